@@ -1,0 +1,91 @@
+"""Builds the Serve application: one verifier deployment behind our router.
+
+`paceline up`, `serve run` and `serve deploy` all come through `build_app`.
+"""
+
+from typing import Any
+
+from ray.serve.config import RequestRouterConfig
+from ray.serve.deployment import Application
+from ray.serve.llm import LLMConfig, build_openai_app
+
+from cluster.environment import require_fast_path
+from cluster.models import resolve_source
+from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
+from replicas.verifier.engine_options import engine_args, verifier_environment
+
+ROUTERS = {"least_loaded": "router.serve_router:LeastLoadedRouter"}
+ROUTING_STATS_PERIOD_S = 1.0
+HEALTH_CHECK_PERIOD_S = 2.0
+
+
+def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
+    """The application for one cluster.
+
+    Args:
+        config: A config, or the same as a mapping, as `serve deploy` hands over `args`.
+
+    Returns:
+        An application for `serve.run`, or for `import_path: cluster.app:build_app`.
+
+    Raises:
+        ConfigError: The config can't work; every problem is named.
+        FastPathMissing: This process lacks the environment of the direct path.
+        NotInThisRelease: It asks for something that is not built yet.
+    """
+    require_fast_path()
+    if not isinstance(config, ClusterConfig):
+        config = parse_config(config, source="args")
+    if problems := check(config, gather_facts(config), "args", secrets=True):
+        raise ConfigError(problems)
+    return build_openai_app({"llm_configs": [llm_config(config)]})
+
+
+def llm_config(config: ClusterConfig) -> LLMConfig:
+    """The verifier deployment as Ray Serve LLM describes it."""
+    return LLMConfig(
+        model_loading_config={
+            "model_id": config.model.name,
+            "model_source": resolve_source(config.model.source, config.folders.models),
+        },
+        engine_kwargs=engine_args(config),
+        server_cls="replicas.verifier.server:Verifier",
+        runtime_env={"env_vars": verifier_environment(config)},
+        callback_config={"callback_class": "replicas.verifier.server.LocalWeights"},
+        deployment_config=_deployment(config),
+        # How our own section reaches the replica: Serve LLM hands its config through.
+        experimental_configs={"paceline": config.model_dump(mode="json")},
+        **_hardware(config),
+    )
+
+
+def _deployment(config: ClusterConfig) -> dict[str, Any]:
+    verifiers = config.verifiers
+    return {
+        "num_replicas": verifiers.replicas,
+        "max_constructor_retry_count": verifiers.start_attempts,
+        "health_check_period_s": HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": 30,
+        "graceful_shutdown_timeout_s": verifiers.drain_s + verifiers.longest_stream_s,
+        # The engine's ranks hold the resources; the replica itself needs none.
+        "ray_actor_options": {"num_cpus": 0},
+        "request_router_config": RequestRouterConfig(
+            request_router_class=ROUTERS[config.router.policy],
+            request_routing_stats_period_s=ROUTING_STATS_PERIOD_S,
+        ),
+    }
+
+
+def _hardware(config: ClusterConfig) -> dict[str, Any]:
+    verifiers, hardware = config.verifiers, config.hardware
+    rank = {"CPU": verifiers.cpus, **verifiers.resources}
+    ranks = verifiers.tensor_parallel * verifiers.pipeline_parallel
+    if hardware.kind == "cpu":
+        return {
+            "accelerator_config": {"kind": "cpu"},
+            "placement_group_config": {"bundles": [rank] * ranks},
+        }
+    return {
+        "accelerator_type": hardware.gpu_type,
+        "placement_group_config": {"bundles": [rank | {"GPU": 1}] * ranks},
+    }

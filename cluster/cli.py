@@ -1,0 +1,297 @@
+"""The `paceline` command. It asks, reports and exits; the work is elsewhere."""
+
+import dataclasses
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from click import ClickException
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cluster import render
+from cluster.chat import Conversation
+from cluster.errors import ClusterError, NotRunning
+from cluster.local import LocalCluster
+from cluster.state import RunState, all_states
+from configs.checks import check as check_config
+from configs.errors import ConfigError
+from configs.facts import gather_facts
+from configs.load import load_config
+from configs.schema import ClusterConfig, FoldersConfig
+from kvstore.errors import StoreError
+from replicas.errors import ReplicaError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serve one large language model over many machines, with speculation as a property of "
+    "the cluster.\n\nStart with `paceline up configs/local.yaml`, then `paceline chat`.",
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+FIRST_QUESTION = "Explain in three short sentences why a group of cyclists rides faster in a line."
+ANSWER_TOKENS = 256
+
+ConfigFile = Annotated[Path, typer.Argument(help="A cluster's YAML file.", show_default=False)]
+Which = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name of a running cluster, or its YAML file. Needed where several run.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def up(
+    file: ConfigFile,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask a first question when the cluster is ready.")
+    ] = False,
+) -> None:
+    """Start the cluster of FILE on this machine, and return when it answers.
+
+    Redis, Ray, HAProxy and the verifiers go on running; `paceline down` ends them.
+    A cluster that runs already is reused.
+    """
+    cluster = LocalCluster(_checked(file, secrets=True), str(file.resolve()))
+    started_s = time.monotonic()
+    already = cluster.running()
+    with _progress() as report:
+        cluster.up(report)
+    if already is not None and already.ready:
+        console.print(f"[bold]{cluster.config.name}[/] runs already; reusing it.")
+    else:
+        console.print(
+            f"[bold]{cluster.config.name}[/] is ready after {time.monotonic() - started_s:.0f} s."
+        )
+    if ask:
+        _answer(cluster, FIRST_QUESTION, ANSWER_TOKENS)
+    _tell_how_to_go_on(cluster)
+
+
+@app.command()
+def status(
+    which: Which = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show nodes, verifiers, acceptance and tokens per second."""
+    from cluster.status import gather
+
+    cluster, state = _running(which)
+    seen = gather(cluster, state)
+    if as_json:
+        sys.stdout.write(json.dumps(_as_data(seen)) + "\n")
+    else:
+        console.print(render.snapshot(seen))
+
+
+@app.command()
+def chat(
+    question: Annotated[
+        str | None, typer.Argument(help="One question. Left out: a conversation.")
+    ] = None,
+    which: Annotated[
+        str | None, typer.Option("--cluster", help="Name or YAML file, where several run.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="An adapter's name instead of the base model's.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = ANSWER_TOKENS,
+) -> None:
+    """Ask the running cluster something; the answer streams.
+
+    With API keys configured, put one into PACELINE_API_KEY.
+    """
+    cluster, _ = _running(which)
+    conversation = Conversation(cluster.url, model or cluster.config.model.name, max_tokens)
+    if question is not None:
+        _stream(conversation, question)
+        return
+    console.print("An empty line or Ctrl-D ends the conversation.")
+    while text := _read_line():
+        _stream(conversation, text)
+
+
+@app.command()
+def check(
+    files: Annotated[list[Path], typer.Argument(help="YAML files.", show_default=False)],
+    secrets: Annotated[
+        bool, typer.Option("--secrets", help="Also look for the files and variables of secrets.")
+    ] = False,
+) -> None:
+    """Say whether a cluster is possible, naming file, key and reason of each problem."""
+    failed = False
+    for file in files:
+        try:
+            _checked(file, secrets)
+        except ConfigError as error:
+            failed = True
+            errors.print(str(error), style="red", markup=False, soft_wrap=True)
+        else:
+            console.print(f"{file}: possible")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def down(which: Which = None) -> None:
+    """End a cluster and remove its processes, sockets and folder. Twice does no harm."""
+    found = _find(which)
+    if not found:
+        console.print("nothing runs")
+        return
+    for cluster in found:
+        with _progress() as report:
+            report(f"ending {cluster.config.name}")
+            cluster.down()
+        console.print(f"[bold]{cluster.config.name}[/] is down")
+
+
+def main() -> None:
+    """Entry point: errors meant for people lose their traceback, Ctrl-C exits with 130."""
+    # What Ray, vLLM and httpx say while they work is for their own logs.
+    logging.disable(logging.WARNING)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_like_ctrl_c)
+    try:
+        app(standalone_mode=False)
+    except (ClusterError, ConfigError, StoreError, ReplicaError) as error:
+        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("interrupted")
+        sys.exit(130)
+    except ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+
+
+def _end_like_ctrl_c(number: int, _: object) -> None:
+    """Lets `up` take back what it started when it is ended from outside."""
+    raise KeyboardInterrupt(number)
+
+
+def _checked(file: Path, secrets: bool) -> ClusterConfig:
+    config = load_config(file)
+    if problems := check_config(config, gather_facts(config), str(file), secrets=secrets):
+        raise ConfigError(problems)
+    return config
+
+
+def _find(which: str | None) -> list[LocalCluster]:
+    """The clusters that `which` can mean, running or left behind."""
+    if which is not None and Path(which).suffix in (".yaml", ".yml"):
+        cluster = LocalCluster(load_config(Path(which)), which)
+        return [cluster] if cluster.folder.exists() else []
+    states = all_states(FoldersConfig().run)
+    return [
+        LocalCluster(ClusterConfig.model_validate(state.config), state.config_file)
+        for folder, state in states.items()
+        if which in (None, folder.name)
+    ]
+
+
+def _running(which: str | None) -> tuple[LocalCluster, RunState]:
+    pairs = [(cluster, state) for cluster in _find(which) if (state := cluster.running())]
+    if not pairs:
+        raise NotRunning(f"no cluster `{which}` runs" if which else "no cluster runs")
+    if len(pairs) > 1:
+        names = ", ".join(cluster.config.name for cluster, _ in pairs)
+        raise NotRunning(f"several clusters run ({names}): name one")
+    return pairs[0]
+
+
+def _answer(cluster: LocalCluster, question: str, max_tokens: int) -> None:
+    console.print(f"\n[bold]> {question}[/]")
+    _stream(Conversation(cluster.url, cluster.config.model.name, max_tokens), question)
+
+
+def _stream(conversation: Conversation, question: str) -> None:
+    for piece in conversation.ask(question):
+        console.print(piece, end="", markup=False, soft_wrap=True)
+    console.print(f"\n[dim]{conversation.stats}[/]\n")
+
+
+def _read_line() -> str:
+    try:
+        return console.input("[bold]> [/]").strip()
+    except EOFError:
+        return ""
+
+
+def _tell_how_to_go_on(cluster: LocalCluster) -> None:
+    name = cluster.config.name
+    console.print(f"API      {cluster.url}/v1   (model {cluster.config.model.name})")
+    console.print("ask      paceline chat")
+    console.print("look     paceline status")
+    console.print(f"stop     paceline down {name}")
+
+
+@contextmanager
+def _progress() -> Iterator["Report"]:
+    """A callback for steps: a spinner with seconds on a terminal, plain lines elsewhere."""
+    report = Report()
+    try:
+        yield report
+    except BaseException:
+        report.close("failed")
+        raise
+    report.close("done")
+
+
+class Report:
+    """Tells each step, and how long it took when the next begins."""
+
+    def __init__(self) -> None:
+        self._step, self._started_s = "", 0.0
+        self._live = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __call__(self, step: str) -> None:
+        self.close("done")
+        self._step, self._started_s = step, time.monotonic()
+        if console.is_terminal:
+            self._live.start()
+            self._task = self._live.add_task(step)
+        else:
+            console.print(f"  {step} ...")
+
+    def close(self, word: str) -> None:
+        """Ends the current step, if there is one."""
+        if not self._step:
+            return
+        if console.is_terminal:
+            self._live.remove_task(self._task)
+            self._live.stop()
+        console.print(f"  {self._step}: {word} ({time.monotonic() - self._started_s:.1f} s)")
+        self._step = ""
+
+
+def _as_data(seen: object) -> object:
+    if dataclasses.is_dataclass(seen) and not isinstance(seen, type):
+        return {f.name: _as_data(getattr(seen, f.name)) for f in dataclasses.fields(seen)}
+    if isinstance(seen, tuple | list):
+        return [_as_data(item) for item in seen]
+    if hasattr(seen, "__struct_fields__"):
+        return {name: getattr(seen, name) for name in seen.__struct_fields__}
+    return seen
+
+
+if __name__ == "__main__":
+    main()

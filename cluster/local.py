@@ -1,0 +1,195 @@
+"""A whole cluster on this machine: Redis, Ray, HAProxy and the Serve application.
+
+`LocalCluster.up` starts what is missing in order, tells what it does, and takes
+everything back when any step fails or is interrupted. `down` ends what `up`
+started and nothing else.
+"""
+
+import importlib
+import os
+import shutil
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cluster.environment import haproxy_folder, local_environment
+from cluster.errors import AlreadyStarting, OtherClusterRuns, PortsTaken
+from cluster.models import ensure_model
+from cluster.parts import start_ray, start_redis
+from cluster.processes import RUN_ID_VARIABLE, busy_ports, end_processes
+from cluster.state import RunState, read_state
+from configs.schema import ClusterConfig
+
+LOOPBACK = "127.0.0.1"
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Report = Callable[[str], None]
+
+
+class LocalCluster:
+    """The cluster that `config` describes, running or not."""
+
+    def __init__(self, config: ClusterConfig, config_file: str = "") -> None:
+        self.config = config
+        self.config_file = config_file
+        self.folder = config.folders.run.expanduser() / config.name
+
+    @property
+    def url(self) -> str:
+        """Where the OpenAI API answers."""
+        return f"http://{LOOPBACK}:{self.config.ports.http}"
+
+    def running(self) -> RunState | None:
+        """The state of the run that is up, or None."""
+        state = read_state(self.folder)
+        return state if state is not None and state.is_running else None
+
+    def adopt_environment(self) -> None:
+        """Lets this process talk to the cluster's Ray; call before Ray is imported."""
+        os.environ.update(local_environment(self.config, self.folder))
+
+    def up(self, report: Report) -> RunState:
+        """Starts the cluster and returns when it answers; reuses one that runs.
+
+        Args:
+            report: Told each step as it begins, in a few words.
+
+        Raises:
+            PartMissing: redis-server is not installed.
+            PortsTaken: A port is in use; names its owner.
+            OtherClusterRuns: One of this name runs from a different config.
+            PartFailed: A part did not start; carries its own last words.
+            ModelError: The model could not be made.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{self.folder}.lock")
+        try:
+            with lock.acquire(timeout=0):
+                return self._up(report)
+        except Timeout:
+            raise AlreadyStarting(self.config.name) from None
+        finally:
+            if not self.folder.exists():
+                Path(lock.lock_file).unlink(missing_ok=True)
+
+    def _up(self, report: Report) -> RunState:
+        state = self.running()
+        if state is not None and state.ready:
+            if state.config != self.config.model_dump(mode="json"):
+                raise OtherClusterRuns(self.config.name, state.config_file)
+            return state
+        if (stale := read_state(self.folder)) is not None:
+            report("clearing what an earlier run left behind")
+            self._clear(stale)
+        source = self.config.model.source
+        if source.startswith("builtin:"):
+            ensure_model(
+                source.removeprefix("builtin:"), self.config.folders.models.expanduser(), report
+            )
+        self._refuse_taken_ports()
+        run_id = uuid.uuid4().hex
+        self.adopt_environment()
+        environment = {**os.environ, RUN_ID_VARIABLE: run_id}
+        # Without bytecode each of a dozen processes imports three times as long.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        try:
+            return self._start_parts(run_id, environment, report)
+        except BaseException:
+            report("taking everything back")
+            with uninterrupted():
+                self._clear(read_state(self.folder))
+            raise
+
+    def down(self) -> bool:
+        """Ends the cluster and removes its folder; False if there was nothing."""
+        state = read_state(self.folder)
+        if state is None and not self.folder.exists():
+            return False
+        Path(f"{self.folder}.lock").unlink(missing_ok=True)
+        with uninterrupted():
+            self._clear(state)
+        return state is not None
+
+    def _start_parts(self, run_id: str, environment: dict[str, str], report: Report) -> RunState:
+        self.folder.mkdir(parents=True, mode=0o700)
+        for part in ("redis", "ray", "logs", "tmp"):
+            (self.folder / part).mkdir()
+        haproxy_folder(self.folder).mkdir(exist_ok=True, mode=0o700)
+        state = RunState(
+            run_id=run_id,
+            config_file=self.config_file,
+            config=self.config.model_dump(mode="json"),
+            started_at_s=time.time(),
+        )
+        state.save(self.folder)
+
+        def redis_started(pid: int) -> None:
+            nonlocal state
+            state = replace(state, redis_pid=pid)
+            state.save(self.folder)
+
+        def ray_started(pid: int) -> None:
+            nonlocal state
+            state = replace(state, ray_pid=pid)
+            state.save(self.folder)
+
+        if self.config.redis.url is None:
+            report("starting Redis")
+            start_redis(self.config, self.folder, environment, redis_started)
+        report("starting Ray")
+        with ThreadPoolExecutor(1) as meanwhile:
+            # It imports Ray Serve and vLLM, which takes as long as Ray takes to start.
+            deploying = meanwhile.submit(importlib.import_module, "cluster.deploy")
+            start_ray(self.config, self.folder, environment, ray_started)
+        deploying.result().deploy(self.config, self.url, report)
+        state = replace(state, ready=True)
+        state.save(self.folder)
+        return state
+
+    def _refuse_taken_ports(self) -> None:
+        ports = self.config.ports
+        wanted = {
+            "ports.http": ports.http,
+            "ports.ray": ports.ray,
+            "ports.metrics": ports.metrics,
+            "ports.haproxy_metrics": ports.haproxy_metrics,
+            "ports.haproxy_stats": ports.haproxy_stats,
+        }
+        if ports.dashboard is not None:
+            wanted["ports.dashboard"] = ports.dashboard
+        if self.config.redis.url is None:
+            wanted["ports.redis"] = ports.redis
+        owners = {owner.port: owner for owner in busy_ports(list(wanted.values()))}
+        if owners:
+            raise PortsTaken(
+                [f"{key}: {owners[port]}" for key, port in wanted.items() if port in owners]
+            )
+
+    def _clear(self, state: RunState | None) -> None:
+        if state is not None:
+            end_processes(state.run)
+        for folder in (self.folder, haproxy_folder(self.folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # other clusters' folders are there
+            self.folder.parent.rmdir()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Holds off Ctrl-C and SIGTERM: half-ended is the one state nobody wants."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

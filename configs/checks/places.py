@@ -1,0 +1,71 @@
+"""Are ports, folders, servers and secrets where the config says, and apart from each other?"""
+
+import os
+from collections.abc import Iterator
+
+from configs.checks.rule import Finding
+from configs.facts import Facts
+from configs.schema import ClusterConfig
+
+# A socket's path has at most 107 bytes (man 7 unix), and Ray adds up to 70 to the folder:
+# /ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store
+SOCKET_PATH_BYTES = 107
+RAY_PATH_BYTES = 70
+
+
+def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """Every port has one listener, and the replicas' range is free of the others."""
+    first, last = config.ports.replicas_from, config.ports.replicas_to
+    owners: dict[int, str] = {}
+    for name, port in config.ports:
+        if not isinstance(port, int) or name in ("replicas_from", "replicas_to"):
+            continue
+        key = f"ports.{name}"
+        owner = owners.setdefault(port, key)
+        if owner != key:
+            yield Finding(key, f"{port} is {owner} already; use another")
+        if first <= port <= last:
+            yield Finding(key, f"{port} is in the replicas' range, {first} to {last}; move one")
+    if last - first + 1 < (replicas := config.verifiers.replicas):
+        yield Finding(
+            "ports.replicas_to",
+            f"{first} to {last} are too few ports for verifiers.replicas {replicas}; raise it to "
+            f"{first + replicas - 1} or more",
+        )
+
+
+def run_folder_fits_sockets(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """Ray's sockets in the run folder have paths that the system allows."""
+    folder = config.folders.run / config.name
+    room, length = SOCKET_PATH_BYTES - RAY_PATH_BYTES, len(os.fsencode(folder))
+    if length > room:
+        yield Finding(
+            "folders.run",
+            f"{folder} has {length} bytes, and sockets in it allow {room}; use a shorter folder, "
+            "or a shorter name",
+        )
+
+
+def password_has_a_server(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """The private Redis makes its own password."""
+    if config.redis.password and config.redis.url is None:
+        yield Finding(
+            "redis.password",
+            "is for an external server, but there is no redis.url; remove one or add the other",
+        )
+
+
+def paths_exist(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
+    """Files and folders of a cluster on this machine are there."""
+    if config.runs_on_this_machine:
+        for key, path in facts.missing_paths:
+            yield Finding(key, f"there is nothing at {path}; correct the path")
+
+
+def secrets_are_there(_config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
+    """Every secret that is named can be read, and by nobody else."""
+    for key, reason in facts.secret_problems:
+        yield Finding(key, reason)
+
+
+RULES = (ports_are_apart, run_folder_fits_sockets, password_has_a_server, paths_exist)

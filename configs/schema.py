@@ -1,0 +1,487 @@
+"""Every knob of a paceline cluster, once: unit, range, default and why.
+
+One YAML file describes one cluster and is the same for a laptop, a Serve
+application and the Helm chart. A component takes its own section and nothing
+else. This file only says what a single value may be; what values mean together
+is judged in `configs/checks`, which can name file, key and reason.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    model_validator,
+)
+
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,40}$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+REDIS_URL_PATTERN = r"^rediss?://[^@?\s]+$"
+PATTERN_WORDS = {
+    NAME_PATTERN: "lower-case letters, digits and dashes, a letter first, at most 41 characters",
+    VARIABLE_PATTERN: "the name of an environment variable",
+    REDIS_URL_PATTERN: "redis://HOST:PORT or rediss://HOST:PORT; a password stands in "
+    "`redis.password`, not in the URL",
+}
+
+MAX_TOKENS = 100_000_000  # no context is longer; keeps what is computed from it finite
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+
+ColocatedMethod = Literal[
+    "ngram",
+    "ngram_gpu",
+    "suffix",
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "medusa",
+    "mlp_speculator",
+    "mtp",
+    "dflash",
+    "dspark",
+]
+COLOCATED_METHODS: tuple[str, ...] = get_args(ColocatedMethod)
+DraftKind = Literal["prompt_lookup", "ngram_index", "model"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["awq", "gptq", "fp8", "compressed-tensors"]
+# vLLM's CacheDType, vllm/config/cache.py (0.32).
+KvCacheDtype = Literal[
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "ultraquant_4bit",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+]
+# vLLM's MaxLoRARanks, vllm/config/lora.py (0.32).
+LoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
+
+
+def _on_disk(path: Path, info: ValidationInfo) -> Path:
+    """`path` with `~` expanded, and beside the config file where it is relative.
+
+    `load_config` gives the file's folder as validation context; a section made in
+    code has none, and its relative paths stay relative.
+    """
+    if not str(path).isprintable():
+        raise ValueError("a path consists of printable characters")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home folder for `{path.parts[0]}`") from None
+    folder = (info.context or {}).get("folder")
+    return Path(os.path.normpath(folder / path)) if folder else path
+
+
+def _source(source: str, info: ValidationInfo) -> str:
+    """`source` as it is, but with a folder (`./x`, `../x`, `~/x`) made a full path."""
+    if source.startswith("builtin:"):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", source.removeprefix("builtin:")):
+            raise ValueError("after `builtin:` comes the name of a model, not a path")
+        return source
+    return str(_on_disk(Path(source), info)) if source.startswith((".", "~", "/")) else source
+
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]  # a YAML list
+DiskPath = Annotated[Path, Strict(False), AfterValidator(_on_disk)]
+Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
+
+
+class Section(BaseModel):
+    """Frozen, types as written (`"8"` is no number), and a key nobody knows is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
+    )
+
+
+class SecretRef(Section):
+    """Where a secret is kept; the secret itself never stands in a config."""
+
+    file: DiskPath | None = Field(
+        None, description="File that holds the secret; surrounding white space is ignored."
+    )
+    env: str | None = Field(
+        None,
+        pattern=VARIABLE_PATTERN,
+        description="Environment variable that holds the secret.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "SecretRef":
+        if (self.file is None) == (self.env is None):
+            raise ValueError("a secret is named by exactly one of `file` and `env`")
+        return self
+
+
+class ModelShape(Section):
+    """Facts about weights that are not on this machine.
+
+    `paceline check` needs them. Where the weights are on this machine, their own
+    config.json is read instead and must agree.
+    """
+
+    attention_heads: int = Field(ge=1, le=65536, description="Query heads; TP must divide them.")
+    kv_heads: int = Field(
+        ge=1, le=65536, description="Key/value heads; TP divides them, or they divide TP."
+    )
+    head_dim: int | None = Field(
+        None, ge=1, le=65536, description="Width of one head. None: hidden_size / attention_heads."
+    )
+    layers: int = Field(ge=1, le=65536, description="Decoder layers; PP must not exceed them.")
+    hidden_size: int = Field(ge=1, le=1048576, description="Width of the residual stream.")
+    vocab_size: int = Field(ge=1, le=16777216, description="Tokens in the vocabulary.")
+    max_context: int = Field(
+        ge=1, le=MAX_TOKENS, description="Longest context the weights were made for, tokens."
+    )
+    parameters_billions: float = Field(
+        gt=0, le=100000, description="Weights, in billions of parameters."
+    )
+
+
+class AdapterConfig(Section):
+    """A LoRA adapter that is loaded at start and asked for by `model` name."""
+
+    name: str = Field(min_length=1, max_length=128, description="What clients send as `model`.")
+    source: Source = Field(description="Folder (or hub id) of the adapter's weights.")
+
+
+class ModelConfig(Section):
+    """The target model: the one whose answers clients get."""
+
+    name: str = Field(min_length=1, max_length=128, description="What clients send as `model`.")
+    source: Source = Field(
+        description="`builtin:NAME` (made by `make serve`, see cluster/models.py), a folder, or a "
+        "hub id. The same on every node.",
+    )
+    dtype: Dtype = Field("auto", description="Type of the computation; `auto` takes the weights'.")
+    quantization: Quantization | None = Field(
+        None,
+        description="AWQ/GPTQ (W4A16), FP8, or compressed-tensors (INT8 W8A8 and others). None "
+        "reads it from the weights' own config.",
+    )
+    max_model_len: int | None = Field(
+        None,
+        ge=16,
+        le=MAX_TOKENS,
+        description="Longest prompt plus answer, tokens. None: the model's own limit.",
+    )
+    chat_template: DiskPath | None = Field(
+        None, description="Jinja file used instead of the model's own chat template."
+    )
+    tool_call_parser: str | None = Field(
+        None, description="vLLM tool parser (`hermes`, `llama3_json`, ...); enables tool calls."
+    )
+    reasoning_parser: str | None = Field(None, description="vLLM reasoning parser.")
+    trust_remote_code: bool = Field(
+        False, description="Let the model's own Python code run. Off: weights are data."
+    )
+    adapters: Many[AdapterConfig] = Field((), description="Static LoRA adapters.")
+    max_lora_rank: LoraRank = Field(16, description="Largest rank among the adapters.")
+    shape: ModelShape | None = Field(
+        None, description="Facts for `paceline check` where the weights are not on this machine."
+    )
+
+
+class HardwareConfig(Section):
+    """What the verifiers run on."""
+
+    kind: Literal["cpu", "gpu"] = Field("gpu", description="vLLM's platform.")
+    gpu_type: str | None = Field(
+        None,
+        description="Ray's accelerator name (`H100`, `A100-80G`, `L4`, ...): placement, and what "
+        "the hardware can do.",
+    )
+    gpu_memory_gib: float | None = Field(
+        None, gt=0, description="Memory of one GPU, GiB, where the type does not say it."
+    )
+    gpus_per_node: int = Field(8, ge=1, le=64, description="GPUs of one node.")
+
+
+class KvCacheConfig(Section):
+    """The paged KV cache of one verifier rank."""
+
+    dtype: KvCacheDtype = Field("auto", description="vLLM's KV cache type; `auto`: the model's.")
+    block_size: int | None = Field(
+        None, ge=1, le=1024, description="Tokens of one block. None: 32 on CPU, 16 on GPU."
+    )
+    memory_gib: float | None = Field(
+        None,
+        gt=0,
+        description="Fixed size per rank, GiB. None: on CPU 1 GiB, on GPU what "
+        "gpu_memory_utilization leaves.",
+    )
+    prefix_caching: bool = Field(True, description="Reuse the blocks of equal prefixes.")
+
+
+class VerifierConfig(Section):
+    """Target verifier replicas: vLLM engines that check drafts and answer."""
+
+    replicas: int = Field(1, ge=1, le=1024, description="Number of verifiers.")
+    tensor_parallel: int = Field(1, ge=1, le=64, description="Ranks that share each layer (TP).")
+    pipeline_parallel: int = Field(1, ge=1, le=64, description="Groups of layers in a row (PP).")
+    cpus: float = Field(
+        1, gt=0, description="CPU cores that Ray sets aside for one rank (and its threads, on CPU)."
+    )
+    resources: dict[str, float] = Field(
+        {}, description="Custom Ray resources of one rank, to place verifiers on chosen nodes."
+    )
+    kv_cache: KvCacheConfig = KvCacheConfig()
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="Part of a GPU's memory that vLLM may fill."
+    )
+    max_sequences: int | None = Field(
+        None, ge=1, le=65536, description="Most sequences in one step. None: vLLM's default."
+    )
+    max_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_TOKENS,
+        description="Most tokens in one step (chunked prefill). None: vLLM's default.",
+    )
+    eager: bool = Field(
+        False, description="Skip compilation and graphs: starts sooner, decodes slower."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of requests that bring none.")
+    threads_bind: str | None = Field(
+        None,
+        description="CPU only: cores of each rank, as VLLM_CPU_OMP_THREADS_BIND takes them. None: "
+        "`auto` for a single rank on the machine, `nobind` for more.",
+    )
+    start_timeout_s: int = Field(
+        1800, ge=10, description="How long a verifier may take to load before it counts as failed."
+    )
+    start_attempts: int = Field(
+        2, ge=1, le=20, description="Failed starts before the cluster is given up."
+    )
+    longest_stream_s: int = Field(
+        600, ge=1, description="How long a leaving verifier waits for its streams to end."
+    )
+    drain_s: int = Field(
+        5, ge=0, description="How long a leaving verifier stays reachable after it left the router."
+    )
+    engine_args: dict[str, Any] = Field(
+        {},
+        description="More vLLM engine arguments, passed through as they are. Refused where a key "
+        "of this file says the same.",
+    )
+    env: dict[str, str] = Field({}, description="Environment variables of verifier processes.")
+
+
+class ScheduleStep(Section):
+    """Draft length while at most `max_batch` sequences run."""
+
+    max_batch: int = Field(ge=1, le=65536, description="Largest batch this step covers, sequences.")
+    length: int = Field(ge=0, le=64, description="Draft length, tokens; 0 stops drafting.")
+
+
+class DraftModelConfig(Section):
+    """The weights of a draft model or of an EAGLE, Medusa, ... head."""
+
+    source: Source = Field(description="`builtin:NAME`, a folder, or a hub id.")
+    dtype: Dtype = Field("auto", description="Type of the computation.")
+    quantization: Quantization | None = Field(None, description="As in `model`.")
+    tensor_parallel: int = Field(1, ge=1, le=64, description="Ranks of the draft model.")
+    kv_cache_dtype: KvCacheDtype | None = Field(
+        None, description="KV cache type of the draft model. None: the target's."
+    )
+    max_model_len: int | None = Field(
+        None, ge=16, le=MAX_TOKENS, description="Drafts stop at this length, tokens."
+    )
+    shape: ModelShape | None = Field(None, description="As in `model`.")
+
+
+class ColocatedDrafting(Section):
+    """Drafts made inside the verifier, by vLLM itself."""
+
+    method: ColocatedMethod = Field(description="vLLM's speculative method.")
+    draft: DraftModelConfig | None = Field(
+        None, description="Weights; needed by every method but ngram, ngram_gpu, suffix and mtp."
+    )
+    prompt_lookup_min: int = Field(2, ge=1, le=64, description="Shortest match of `ngram`, tokens.")
+    prompt_lookup_max: int = Field(4, ge=1, le=64, description="Longest match of `ngram`, tokens.")
+    schedule: Many[ScheduleStep] = Field(
+        (), description="Draft length by batch size. Empty: `max_length` at every load."
+    )
+
+
+class DraftWorkerConfig(Section):
+    """The pool of draft workers."""
+
+    replicas: int = Field(1, ge=0, le=1024, description="Number of draft workers.")
+    kinds: Many[DraftKind] = Field(
+        ("prompt_lookup",), min_length=1, description="Where a worker's drafts come from."
+    )
+    cpus: float = Field(1, ge=0, description="CPU cores of one worker.")
+    gpus: float = Field(0, ge=0, description="GPUs of one worker, 0-1 or whole.")
+    resources: dict[str, float] = Field({}, description="Custom Ray resources, for placement.")
+    draft: DraftModelConfig | None = Field(None, description="Weights of kind `model`.")
+
+
+class SplitDrafting(Section):
+    """Drafts made by draft workers, in processes and on nodes of their own."""
+
+    workers: DraftWorkerConfig = DraftWorkerConfig()
+
+
+class DraftingConfig(Section):
+    """Who guesses the next tokens. Neither `colocated` nor `split`: nobody does."""
+
+    max_length: int = Field(4, ge=1, le=64, description="Longest draft of one step, tokens.")
+    colocated: ColocatedDrafting | None = None
+    split: SplitDrafting | None = None
+
+
+class KvTier(Section):
+    """One tier of shared KV blocks behind the verifiers' own caches."""
+
+    kind: Literal["dram", "disk", "redis"] = Field(description="Where the blocks lie.")
+    size_gib: float | None = Field(
+        None, gt=0, description="Capacity per node, GiB; needed for `dram` and `disk`."
+    )
+    path: DiskPath | None = Field(None, description="Folder of the `disk` tier.")
+
+
+class KvConfig(Section):
+    """KV blocks shared between verifiers by LMCache."""
+
+    shared: bool = Field(False, description="Run LMCache and wire every verifier to it.")
+    chunk_size: int = Field(
+        256,
+        ge=1,
+        le=65536,
+        description="Tokens that LMCache moves at once; a multiple of the block size.",
+    )
+    tiers: Many[KvTier] = Field(
+        (KvTier(kind="dram", size_gib=1.0),), description="From the nearest to the farthest."
+    )
+
+
+class RedisConfig(Section):
+    """The cluster's memory: registry, n-gram exchange, rate limits, remote KV."""
+
+    url: str | None = Field(
+        None,
+        pattern=REDIS_URL_PATTERN,
+        description="redis:// or rediss:// without a password. None: `paceline up` starts a "
+        "private server on loopback.",
+    )
+    password: SecretRef | None = Field(None, description="Password of an external server.")
+    memory_mib: int = Field(
+        256, ge=16, le=16777216, description="Memory of the private server, MiB."
+    )
+
+
+class RouterConfig(Section):
+    """Which verifier gets a request."""
+
+    policy: Literal["least_loaded"] = Field(
+        "least_loaded", description="`least_loaded`: fewest requests in flight."
+    )
+
+
+class FrontDoorConfig(Section):
+    """Who may ask, and how much at once."""
+
+    keys: SecretRef | None = Field(
+        None,
+        description="API keys, one `TENANT KEY` or `TENANT sha256:HEX` a line. None: no key is "
+        "asked for and all requests share one domain.",
+    )
+    domain_salt: SecretRef | None = Field(
+        None,
+        description="Secret from which tenants' sharing domains are derived, the same on every "
+        "verifier. None: derived from the keys themselves.",
+    )
+    max_body_mib: float = Field(8, gt=0, le=64, description="Largest request body, MiB.")
+
+
+class PortsConfig(Section):
+    """Every port a local cluster listens on."""
+
+    host: str = Field(
+        "127.0.0.1",
+        description="Address that HAProxy and the replicas' HTTP servers listen on. `0.0.0.0` "
+        "opens them to other machines, and is needed where nodes are several.",
+    )
+    http: Port = Field(8000, description="HAProxy: the OpenAI API.")
+    redis: Port = Field(6480, description="The private Redis, loopback.")
+    ray: Port = Field(6380, description="Ray's GCS.")
+    dashboard: Port | None = Field(
+        8265, description="Ray's dashboard, loopback. None: no dashboard, a faster start."
+    )
+    metrics: Port = Field(8080, description="Prometheus metrics of the node.")
+    haproxy_metrics: Port = Field(9101, description="HAProxy's own Prometheus metrics.")
+    haproxy_stats: Port = Field(8404, description="HAProxy's statistics page, loopback.")
+    replicas_from: Port = Field(30000, description="First HTTP port of replicas.")
+    replicas_to: Port = Field(31000, description="Last HTTP port of replicas.")
+
+
+class FoldersConfig(Section):
+    """Where a local cluster keeps its files."""
+
+    run: DiskPath = Field(
+        Path("/tmp/paceline"),  # noqa: S108  (short on purpose)
+        description="Sockets, logs and state, in a folder of the cluster's name; short, because a "
+        "socket's path has at most 107 bytes. Emptied by `paceline down`.",
+    )
+    models: DiskPath = Field(
+        Path("~/.cache/paceline/models"), description="Where `builtin:` models are made and kept."
+    )
+
+
+class ClusterConfig(Section):
+    """One paceline cluster."""
+
+    name: Name = Field("paceline", description="Names the Serve application and the run folder.")
+    model: ModelConfig
+    hardware: HardwareConfig = HardwareConfig()
+    verifiers: VerifierConfig = VerifierConfig()
+    drafting: DraftingConfig = DraftingConfig()
+    kv: KvConfig = KvConfig()
+    redis: RedisConfig = RedisConfig()
+    router: RouterConfig = RouterConfig()
+    front_door: FrontDoorConfig = FrontDoorConfig()
+    ports: PortsConfig = PortsConfig()
+    # Made anew each time: its defaults depend on who runs this.
+    folders: FoldersConfig = Field(default_factory=FoldersConfig)
+
+    @property
+    def runs_on_this_machine(self) -> bool:
+        """Whether this is the whole cluster's machine: its private Redis is on loopback."""
+        return self.redis.url is None
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one KV block: what the config says, or the default of its platform."""
+        return self.verifiers.kv_cache.block_size or (32 if self.hardware.kind == "cpu" else 16)
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field of this type holds, alone or as the items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := section_of(part))), None)

@@ -1,0 +1,1 @@
+"""What the cluster remembers: who is alive, which weights are which, and where Redis is."""

@@ -1,0 +1,346 @@
+"""Who is alive in the cluster: reports that workers put into Redis and refresh.
+
+    paceline:{cluster}:worker:{kind}:{id}   one report, msgpack; gone when not refreshed
+    paceline:{cluster}:workers:{kind}       ids by the time of their last report
+    paceline:{cluster}:starts:{kind}        how many workers ever came up
+
+The ids have an index because Redis may also hold millions of KV blocks, which a SCAN
+would walk through. An id stays in it for an hour after its last report, so that no
+reader has to remove one that a worker is just putting back.
+
+What is read is checked: size, protocol version, types and ranges. What does not pass
+is left out, named and counted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, cast
+
+import msgspec
+from msgspec import Meta
+
+from kvstore.errors import InvalidReport, StoreError, StoreUnavailable
+from kvstore.redis_client import RedisSettings, connect, connect_blocking, store_errors
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = 1  # One more whenever an older reader would misunderstand a report.
+MAX_REPORT_BYTES = 16 * 1024
+MAX_WORKERS = 4096  # Of one kind; the index keeps the latest.
+TTL_S = 5.0
+FORGET_AFTER_S = 3600
+MAX_BACKOFF_S = 5.0
+
+WorkerKind = Literal["verifier"]
+Text = Annotated[str, Meta(max_length=256)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+
+
+class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="verifier"):
+    """What a verifier says about itself. Counts run since its start.
+
+    Attributes:
+        requests_in_flight: In the verifier, whether the engine has begun them or not.
+        cached_prompt_tokens: Prompt tokens whose KV was found, not computed.
+        accepted_per_position: Accepted draft tokens by their place in the draft.
+        steps: Engine steps.
+        sequence_steps: Sum over steps of the sequences that got tokens in it.
+        kv_cache_usage: Part of the KV cache in use, 0-1.
+        ttft_sum_s: Times to first token, added up over `ttft_count` requests.
+    """
+
+    worker_id: Text
+    node_ip: Text
+    pid: Count
+    model: Text
+    weights_fingerprint: Text
+    started_at_s: Seconds
+    requests_running: Count
+    requests_waiting: Count
+    requests_in_flight: Count
+    requests_finished: Count
+    requests_failed: Count
+    requests_aborted: Count
+    prompt_tokens: Count
+    cached_prompt_tokens: Count
+    output_tokens: Count
+    drafted_tokens: Count
+    accepted_tokens: Count
+    accepted_per_position: Annotated[list[Count], Meta(max_length=64)]
+    steps: Count
+    sequence_steps: Count
+    kv_cache_usage: Ratio
+    ttft_sum_s: Seconds
+    ttft_count: Count
+    reported_at_s: Seconds
+    protocol: int = PROTOCOL
+
+
+Report = VerifierReport  # `VerifierReport | DraftWorkerReport`, when there are draft workers.
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The live workers of one kind.
+
+    Attributes:
+        reports: Latest first.
+        skipped: A line for each entry that was left out: which, and why.
+        starts: Workers that came up since the cluster did; more than live ones means restarts.
+    """
+
+    reports: tuple[Report, ...]
+    skipped: tuple[str, ...]
+    starts: int
+
+
+class Registry:
+    """The registry of one cluster, for the event loop. Connects on first use.
+
+    Args:
+        settings: Where Redis is.
+        cluster: Name of the cluster; clusters that share a Redis don't see each other.
+        ttl_s: How long a report counts without a fresh one.
+    """
+
+    def __init__(self, settings: RedisSettings, cluster: str, ttl_s: float = TTL_S) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._ttl_ms = round(ttl_s * 1000)
+        self._client = connect(settings)
+        self._announced: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. What was announced stays until it expires."""
+        await self._client.aclose()
+
+    async def announce(self, report: Report) -> None:
+        """Tell the cluster that a worker lives; counts for `ttl_s`.
+
+        Raises:
+            InvalidReport: readers would leave it out.
+            StoreUnavailable: Redis did not take it.
+        """
+        kind, worker_id = _kind(report), report.worker_id
+        value = _encoder.encode(report)
+        try:
+            _checked(kind, worker_id, value)
+        except ValueError as error:
+            raise InvalidReport(worker_id, str(error)) from error
+        index, starts = _index_key(self._cluster, kind), _starts_key(self._cluster, kind)
+        with store_errors(self._settings):
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.set(_report_key(self._cluster, kind, worker_id), value, px=self._ttl_ms)
+                pipe.zadd(index, {worker_id: report.reported_at_s})
+                pipe.zremrangebyscore(index, "-inf", report.reported_at_s - FORGET_AFTER_S)
+                pipe.zremrangebyrank(index, 0, -MAX_WORKERS - 1)
+                pipe.expire(index, FORGET_AFTER_S)
+                if worker_id not in self._announced:
+                    pipe.incr(starts)
+                pipe.expire(starts, FORGET_AFTER_S)
+                await pipe.execute()
+        self._announced.add(worker_id)
+
+    async def withdraw(self, kind: WorkerKind, worker_id: str) -> None:
+        """Tell the cluster that a worker leaves. Nothing happens if it was not there.
+
+        Raises:
+            StoreUnavailable: Redis did not take it; the report expires by itself.
+        """
+        with store_errors(self._settings):
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.delete(_report_key(self._cluster, kind, worker_id))
+                pipe.zrem(_index_key(self._cluster, kind), worker_id)
+                await pipe.execute()
+
+    async def live(self, kind: WorkerKind) -> Listing:
+        """Who is alive now.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        with store_errors(self._settings):
+            async with self._client.pipeline(transaction=False) as pipe:
+                _ask_who(pipe, self._cluster, kind)
+                ids, starts = _who(await pipe.execute())
+                _ask_reports(pipe, self._cluster, kind, ids)
+                values = await pipe.execute(raise_on_error=False)
+        return _listing(kind, ids, values, starts)
+
+
+def read_live(settings: RedisSettings, cluster: str, kind: WorkerKind) -> Listing:
+    """Who is alive now, for callers without an event loop.
+
+    Raises:
+        StoreUnavailable: Redis can't be asked.
+    """
+    with (
+        store_errors(settings),
+        connect_blocking(settings) as client,
+        client.pipeline(transaction=False) as pipe,
+    ):
+        _ask_who(pipe, cluster, kind)
+        ids, starts = _who(pipe.execute())
+        _ask_reports(pipe, cluster, kind, ids)
+        values = pipe.execute(raise_on_error=False)
+    return _listing(kind, ids, values, starts)
+
+
+class Heartbeat:
+    """Announces a worker again and again, until it is closed; then withdraws it.
+
+    The owner never gets an error from it. While Redis is lost it logs once, keeps
+    trying at growing intervals, and counts.
+
+    Args:
+        registry: Where to announce; stays the caller's to close.
+        make_report: Called for each beat, on the event loop.
+        period_s: From one beat to the next; well below the registry's `ttl_s`.
+
+    Attributes:
+        beats: Reports that Redis took.
+        misses: Reports that it did not take.
+    """
+
+    def __init__(
+        self, registry: Registry, make_report: Callable[[], Report], period_s: float
+    ) -> None:
+        self.beats = 0
+        self.misses = 0
+        self._registry = registry
+        self._make_report = make_report
+        self._period_s = period_s
+        self._last: Report | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin to beat; the first beat follows at once."""
+        self._task = asyncio.create_task(self._run(), name="registry-heartbeat")
+
+    async def close(self) -> None:
+        """Stop, and withdraw the worker if Redis can be reached."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        if self._last is not None:
+            with suppress(StoreUnavailable):
+                await self._registry.withdraw(_kind(self._last), self._last.worker_id)
+
+    async def _run(self) -> None:
+        missed = 0  # In a row.
+        while True:
+            try:
+                report = self._make_report()
+                await self._registry.announce(report)
+            except Exception as error:
+                self.misses += 1
+                missed += 1
+                if missed == 1:
+                    known = isinstance(error, StoreError)
+                    logger.warning("registry heartbeat=lost error=%s", error, exc_info=not known)
+            else:
+                self._last = report
+                self.beats += 1
+                if missed:
+                    logger.info("registry heartbeat=back missed=%d", missed)
+                missed = 0
+            await asyncio.sleep(min(self._period_s * 2 ** min(missed, 8), MAX_BACKOFF_S))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Report)
+
+
+class _Envelope(msgspec.Struct):
+    """The part of a report that every version of us can read."""
+
+    protocol: int
+    kind: str
+
+
+_envelope_decoder = msgspec.msgpack.Decoder(_Envelope)
+
+
+def _kind(report: Report) -> WorkerKind:
+    return cast(WorkerKind, report.__struct_config__.tag)
+
+
+def _report_key(cluster: str, kind: WorkerKind, worker_id: str) -> str:
+    return f"paceline:{cluster}:worker:{kind}:{worker_id}"
+
+
+def _index_key(cluster: str, kind: WorkerKind) -> str:
+    return f"paceline:{cluster}:workers:{kind}"
+
+
+def _starts_key(cluster: str, kind: WorkerKind) -> str:
+    return f"paceline:{cluster}:starts:{kind}"
+
+
+def _ask_who(pipe: Any, cluster: str, kind: WorkerKind) -> None:
+    pipe.zrevrange(_index_key(cluster, kind), 0, MAX_WORKERS - 1)
+    pipe.get(_starts_key(cluster, kind))
+
+
+def _who(answers: list[Any]) -> tuple[list[str], int]:
+    ids, starts = answers
+    return [worker_id.decode(errors="replace") for worker_id in ids], int(starts or 0)
+
+
+def _ask_reports(pipe: Any, cluster: str, kind: WorkerKind, ids: list[str]) -> None:
+    for worker_id in ids:  # A range, so that a giant value is not fetched to be refused.
+        pipe.getrange(_report_key(cluster, kind, worker_id), 0, MAX_REPORT_BYTES)
+
+
+def _listing(kind: WorkerKind, ids: list[str], values: list[Any], starts: int) -> Listing:
+    reports, skipped = [], []
+    for worker_id, value in zip(ids, values, strict=True):
+        if value == b"":
+            continue  # Expired, or withdrawn.
+        try:
+            reports.append(_checked(kind, worker_id, value))
+        except ValueError as error:
+            skipped.append(f"{kind} {worker_id[:256]!r} is left out: {error}")
+    return Listing(tuple(reports), tuple(skipped), starts)
+
+
+def _checked(kind: WorkerKind, worker_id: str, value: Any) -> Report:
+    """The report that a key holds.
+
+    Raises:
+        ValueError: it holds something else; says what.
+    """
+    if not isinstance(value, bytes):
+        raise ValueError(f"Redis answers: {value}")
+    if len(value) > MAX_REPORT_BYTES:
+        raise ValueError(f"it has more than {MAX_REPORT_BYTES} bytes")
+    try:
+        protocol = _envelope_decoder.decode(value).protocol
+        if protocol != PROTOCOL:
+            raise ValueError(f"it speaks protocol {protocol}, this process {PROTOCOL}")
+        report = _decoder.decode(value)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"it is no report ({error})") from error
+    if (_kind(report), report.worker_id) != (kind, worker_id):
+        raise ValueError(f"it speaks for {_kind(report)} {report.worker_id!r}")
+    return report

@@ -1,0 +1,135 @@
+"""The verifier deployment: vLLM behind Ray Serve LLM, with our front door before it.
+
+It puts the parts together and decides nothing: the engine answers, the front
+door lets in, telemetry counts, the registry tells the cluster that we live.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from fastapi import FastAPI, HTTPException
+from ray import serve
+from ray.llm._internal.common.callbacks.base import CallbackBase
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+from starlette.requests import Request
+
+from configs.schema import ClusterConfig
+from configs.secrets import read_secret
+from kvstore.fingerprint import weights_fingerprint
+from kvstore.redis_client import redis_settings
+from kvstore.registry import Heartbeat, Registry
+from replicas.verifier.engine import VerifierEngine
+from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
+from replicas.verifier.keys import parse_keys
+from replicas.verifier.telemetry import VerifierTelemetry
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_PERIOD_S = 1.0
+
+
+class LocalWeights(CallbackBase):  # type: ignore[misc]
+    """Skips Ray's download step where the weights are a folder on this node.
+
+    It costs a process that imports vLLM, ten seconds or more, to find nothing to do.
+    """
+
+    async def on_before_node_init(self) -> None:
+        """Called by Ray before it would download."""
+        self.ctx.run_init_node = not _is_local(self.llm_config.model_loading_config.model_source)
+
+
+class Verifier(LLMServer):  # type: ignore[misc]
+    """One target verifier: an engine, its front door and its place in the registry."""
+
+    async def __init__(self, llm_config: LLMConfig) -> None:  # type: ignore[misc]
+        _log_with_serve()
+        config = ClusterConfig.model_validate(llm_config.experimental_configs["paceline"])
+        self.config = config
+        context = serve.get_replica_context()
+        source = str(llm_config.model_loading_config.model_source)
+        self._fingerprint = await asyncio.to_thread(_fingerprint, source)
+        self._telemetry = VerifierTelemetry(
+            worker_id=context.replica_id.unique_id,
+            node_ip=ray.util.get_node_ip_address(),
+            model=config.model.name,
+            weights_fingerprint=self._fingerprint,
+        )
+        await super().__init__(
+            llm_config,
+            engine_cls=partial(
+                VerifierEngine,
+                telemetry=self._telemetry,
+                replica_id=context.replica_id.unique_id,
+            ),
+        )
+        registry = Registry(redis_settings(config), config.name)
+        self._heartbeat = Heartbeat(registry, self._telemetry.report, HEARTBEAT_PERIOD_S)
+        await self._heartbeat.start()
+
+    async def __serve_build_asgi_app__(self) -> FastAPI:
+        app: FastAPI = await super().__serve_build_asgi_app__()
+        _serve_every_model_by_name(app)
+        # Serve still adds exception handlers to it, so it stays a FastAPI app, and
+        # the last middleware added is the outermost.
+        app.middleware_stack = None
+        app.add_middleware(FrontDoor, policy=self._policy(), observer=self._telemetry)
+        return app
+
+    def _policy(self) -> FrontDoorPolicy:
+        config, door = self.config, self.config.front_door
+        model_config = self.engine._engine_client.model_config
+        return FrontDoorPolicy(
+            keys=parse_keys(read_secret(door.keys)) if door.keys else None,
+            domain_secret=read_secret(door.domain_salt).encode() if door.domain_salt else b"",
+            vocab_size=model_config.get_vocab_size(),
+            max_body_bytes=int(door.max_body_mib * (1 << 20)),
+            speculation=config.drafting.colocated is not None,
+            weights_fingerprint=self._fingerprint,
+            kv_cache_dtype=config.verifiers.kv_cache.dtype,
+            model_names=frozenset(
+                (config.model.name, *(adapter.name for adapter in config.model.adapters))
+            ),
+        )
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """What the router ranks by; Serve polls it."""
+        return {**await super().record_routing_stats(), **self._telemetry.routing_stats()}
+
+
+def _serve_every_model_by_name(app: FastAPI) -> None:
+    """`GET /v1/models/NAME` for adapters, too; Ray's own route knows only the base model."""
+
+    async def model(name: str, request: Request) -> object:
+        cards = await request.app.state.openai_serving_models.show_available_models()
+        for card in cards.data:
+            if card.id == name:
+                return card
+        raise HTTPException(404, f"The model `{name}` does not exist.")
+
+    app.add_api_route("/v1/models/{name:path}", model, methods=["GET"])
+    app.router.routes.insert(0, app.router.routes.pop())
+
+
+def _is_local(source: object) -> bool:
+    return Path(str(source)).is_dir()
+
+
+def _fingerprint(source: str) -> str:
+    """Of the weights in a folder; a hub id stands for itself."""
+    return weights_fingerprint(Path(source)) if _is_local(source) else source
+
+
+def _log_with_serve() -> None:
+    """Sends our rooms' log lines where Serve keeps this replica's own."""
+    serve_logger = logging.getLogger("ray.serve")
+    for room in ("replicas", "router", "kvstore", "configs"):
+        room_logger = logging.getLogger(room)
+        room_logger.setLevel(logging.INFO)
+        room_logger.handlers = serve_logger.handlers
+        room_logger.propagate = False

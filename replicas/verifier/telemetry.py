@@ -1,0 +1,226 @@
+"""Counts of one verifier: for Prometheus, for the router and for `paceline status`.
+
+Three sources meet here: the request log (what clients got), the engine's own
+step statistics (what was drafted and accepted), and the front door (who was
+refused). Metrics are listed with their units in docs/metrics.md.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ray.serve.metrics import Counter, Gauge, Histogram
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from kvstore.registry import VerifierReport
+from replicas.verifier.request_log import Outcome, RequestRecord
+
+TTFT_BUCKETS_S = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+DURATION_BUCKETS_S = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
+
+
+class VerifierTelemetry:
+    """Implements `RequestObserver` and the front door's observer.
+
+    Args:
+        worker_id: Serve's id of the replica.
+        node_ip: Address of its node.
+        model: What clients send as `model`.
+        weights_fingerprint: Which weights these are.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        node_ip: str,
+        model: str,
+        weights_fingerprint: str,
+    ) -> None:
+        self._identity: dict[str, Any] = {
+            "worker_id": worker_id,
+            "node_ip": node_ip,
+            "pid": os.getpid(),
+            "model": model,
+            "weights_fingerprint": weights_fingerprint,
+            "started_at_s": time.time(),
+        }
+        self._in_flight = 0
+        self._running = 0
+        self._waiting = 0
+        self._kv_cache_usage = 0.0
+        self._steps = 0
+        self._sequence_steps = 0
+        self._outcomes: dict[Outcome, int] = dict.fromkeys(
+            ("finished", "aborted", "refused", "failed"), 0
+        )
+        self._prompt_tokens = 0
+        self._cached_prompt_tokens = 0
+        self._output_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
+        self._accepted_per_position: list[int] = []
+        self._ttft_sum_s = 0.0
+        self._ttft_count = 0
+        self._metrics = _Metrics()
+
+    def request_started(self) -> None:
+        """A request reached the engine."""
+        self._in_flight += 1
+
+    def request_ended(self, record: RequestRecord, outcome: Outcome, duration_s: float) -> None:
+        """A request left the engine, one way or another."""
+        self._in_flight -= 1
+        self._outcomes[outcome] += 1
+        self._prompt_tokens += record.prompt_tokens
+        self._cached_prompt_tokens += record.cached_tokens
+        metrics = self._metrics
+        metrics.requests.inc(tags={"outcome": outcome})
+        _add(metrics.prompt_tokens, record.prompt_tokens)
+        _add(metrics.cached_prompt_tokens, record.cached_tokens)
+        metrics.duration_s.observe(duration_s)
+        if record.ttft_s is not None:
+            self._ttft_sum_s += record.ttft_s
+            self._ttft_count += 1
+            metrics.ttft_s.observe(record.ttft_s)
+
+    def refused(self, reason: str) -> None:
+        """The front door refused a request; `reason` is one of a few words."""
+        self._metrics.refused.inc(tags={"reason": reason})
+
+    def saw_step(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
+        """Takes in the statistics of one engine step."""
+        metrics = self._metrics
+        if iteration is not None and iteration.num_generation_tokens:
+            self._sequence_steps += len(iteration.time_to_first_tokens_iter) + len(
+                iteration.inter_token_latencies_iter
+            )
+            self._output_tokens += iteration.num_generation_tokens
+            metrics.output_tokens.inc(iteration.num_generation_tokens)
+        if scheduler is None:
+            return
+        self._steps += 1
+        self._running = scheduler.num_running_reqs
+        self._waiting = scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs
+        self._kv_cache_usage = scheduler.kv_cache_usage
+        if (spec := scheduler.spec_decoding_stats) is not None:
+            self._saw_drafts(
+                spec.num_draft_tokens, spec.num_accepted_tokens, spec.num_accepted_tokens_per_pos
+            )
+
+    def _saw_drafts(self, drafted: int, accepted: int, per_position: Sequence[int]) -> None:
+        self._drafted_tokens += drafted
+        self._accepted_tokens += accepted
+        missing = len(per_position) - len(self._accepted_per_position)
+        self._accepted_per_position += [0] * missing
+        for position, count in enumerate(per_position):
+            self._accepted_per_position[position] += count
+        _add(self._metrics.drafted_tokens, drafted)
+        _add(self._metrics.accepted_tokens, accepted)
+
+    def routing_stats(self) -> dict[str, float]:
+        """What the router ranks by: requests in flight, and when (wall clock, seconds)."""
+        return {"in_flight": self._in_flight, "at_s": time.time()}
+
+    def report(self) -> VerifierReport:
+        """What the registry tells the cluster about this verifier, once a heartbeat.
+
+        Sets the gauges, too: Ray exports a gauge only while it is being set.
+        """
+        self._metrics.in_flight.set(self._in_flight)
+        self._metrics.waiting.set(self._waiting)
+        self._metrics.kv_cache_usage.set(self._kv_cache_usage)
+        return VerifierReport(
+            **self._identity,
+            requests_running=self._running,
+            requests_waiting=self._waiting,
+            requests_in_flight=self._in_flight,
+            requests_finished=self._outcomes["finished"],
+            requests_failed=self._outcomes["failed"],
+            requests_aborted=self._outcomes["aborted"],
+            prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=self._cached_prompt_tokens,
+            output_tokens=self._output_tokens,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
+            accepted_per_position=list(self._accepted_per_position),
+            steps=self._steps,
+            sequence_steps=self._sequence_steps,
+            kv_cache_usage=self._kv_cache_usage,
+            ttft_sum_s=self._ttft_sum_s,
+            ttft_count=self._ttft_count,
+            reported_at_s=time.time(),
+        )
+
+
+def _add(counter: Counter, count: int) -> None:
+    """Ray's counters refuse to grow by nothing."""
+    if count:
+        counter.inc(count)
+
+
+class StepListener(AggregateStatLoggerBase):  # type: ignore[misc]
+    """Hands vLLM's statistics of every engine step to our telemetry."""
+
+    def __init__(self, telemetry: VerifierTelemetry) -> None:
+        self._telemetry = telemetry
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        self._telemetry.saw_step(scheduler_stats, iteration_stats)
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+
+class _Metrics:
+    """The instruments; Serve adds tags for application, deployment and replica."""
+
+    def __init__(self) -> None:
+        self.requests = Counter(
+            "paceline_requests_total", description="Requests ended.", tag_keys=("outcome",)
+        )
+        self.refused = Counter(
+            "paceline_refused_total",
+            description="Requests the front door refused.",
+            tag_keys=("reason",),
+        )
+        self.in_flight = Gauge("paceline_requests_in_flight", description="Requests in the engine.")
+        self.waiting = Gauge(
+            "paceline_requests_waiting", description="Requests the engine has not begun."
+        )
+        self.prompt_tokens = Counter(
+            "paceline_prompt_tokens_total", description="Prompt tokens of ended requests."
+        )
+        self.cached_prompt_tokens = Counter(
+            "paceline_cached_prompt_tokens_total",
+            description="Prompt tokens whose KV was found, not computed.",
+        )
+        self.output_tokens = Counter(
+            "paceline_output_tokens_total", description="Tokens generated."
+        )
+        self.drafted_tokens = Counter(
+            "paceline_drafted_tokens_total", description="Draft tokens verified."
+        )
+        self.accepted_tokens = Counter(
+            "paceline_accepted_tokens_total", description="Draft tokens accepted."
+        )
+        self.kv_cache_usage = Gauge(
+            "paceline_kv_cache_usage_ratio", description="Part of the KV cache in use, 0-1."
+        )
+        self.ttft_s = Histogram(
+            "paceline_ttft_seconds",
+            description="From a request's arrival at the engine to its first token.",
+            boundaries=TTFT_BUCKETS_S,
+        )
+        self.duration_s = Histogram(
+            "paceline_request_duration_seconds",
+            description="From a request's arrival at the engine to its end.",
+            boundaries=DURATION_BUCKETS_S,
+        )

@@ -1,0 +1,1 @@
+"""Which verifier should answer."""

@@ -1,0 +1,76 @@
+"""What the whole line costs: paceline against plain vLLM with the same engine settings.
+
+    make bench-line            QUICK=1 make bench-line
+
+Arms: paceline (HAProxy, router, front door, Ray Serve, vLLM), plain vLLM's API
+server, the same server once more (A/A), and plain vLLM without speculation.
+"""
+
+import argparse
+import contextlib
+import tempfile
+from pathlib import Path
+
+from harness import Bench, Comparison, Metric, console
+from load import Load, run_load
+from plain_vllm import plain_vllm
+
+from cluster.local import LocalCluster
+from cluster.models import resolve_source
+from configs.load import load_config
+
+PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
+THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
+TTFT = Metric("median TTFT", "ms", higher_is_better=False)
+PORT, NONE_PORT = 8117, 8118
+INPUT_TOKENS, OUTPUT_TOKENS = 128, 48
+
+
+def main() -> None:
+    """Measures and prints; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
+    parser.add_argument("--repetitions", type=int, help="default 5, quick 1")
+    args = parser.parse_args()
+    config = load_config(Path("configs/local.yaml"))
+    plain = config.model_copy(
+        update={"drafting": config.drafting.model_copy(update={"colocated": None})}
+    )
+    concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
+    requests_each = 2 if args.quick else 3
+    cells = {f"concurrency {n}": n for n in concurrencies}
+    cluster = LocalCluster(config, "configs/local.yaml")
+    tokenizer = resolve_source(config.model.source, config.folders.models)
+    ours = cluster.running() is None
+    with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
+        if ours:
+            stack.callback(cluster.down)
+        cluster.up(lambda step: console.print(f"  paceline: {step}"))
+        console.print("  starting plain vLLM, with and without speculation")
+        urls = {
+            PACELINE: cluster.url,
+            PLAIN: stack.enter_context(plain_vllm(config, PORT, Path(logs) / "plain.log")),
+            NONE: stack.enter_context(plain_vllm(plain, NONE_PORT, Path(logs) / "none.log")),
+        }
+        urls[SAME] = urls[PLAIN]
+        for url in (urls[PACELINE], urls[PLAIN], urls[NONE]):
+            run_load(url, config.model.name, tokenizer, Load(2, 2, INPUT_TOKENS, 8), seed=10_000)
+
+        def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
+            n = cells[cell]
+            load = Load(n, max(4, requests_each * n), INPUT_TOKENS, OUTPUT_TOKENS)
+            # Other prompts in each arm's turn on the same server, or its cache would answer.
+            seed = 1 + 2 * repetition + 100 * n + (arm == SAME)
+            result = run_load(urls[arm], config.model.name, tokenizer, load, seed)
+            return {
+                THROUGHPUT.name: result["output_throughput"],
+                TTFT.name: result["median_ttft_ms"],
+            }
+
+        bench = Bench("line", [PACELINE, PLAIN, SAME, NONE], list(cells), [THROUGHPUT, TTFT])
+        bench.run(measure, args.repetitions or (1 if args.quick else 5))
+        bench.finish([Comparison(PACELINE, PLAIN, SAME, THROUGHPUT, 0.97)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The environment of the fast path."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.environment import FAST_PATH, haproxy_folder, local_environment, require_fast_path
+from cluster.errors import FastPathMissing
+from configs import ClusterConfig, load_config
+
+LOCAL = load_config(Path("configs/local.yaml"))
+HAPROXY_SOCKET_LIMIT = 97
+RAY_NODE_ID_LENGTH = 56
+
+
+def test_the_slow_path_is_refused_by_name() -> None:
+    """Each missing variable is named with the value it needs."""
+    with pytest.raises(FastPathMissing) as missing:
+        require_fast_path({**FAST_PATH, "RAY_SERVE_ENABLE_HA_PROXY": "0"})
+    assert "RAY_SERVE_ENABLE_HA_PROXY=1" in str(missing.value)
+    require_fast_path(FAST_PATH)
+
+
+def test_a_local_cluster_keeps_its_files_in_its_own_folders(tmp_path: Path) -> None:
+    """Every path in the environment lies beside or below the run folder."""
+    environment = local_environment(LOCAL, tmp_path / "x")
+    paths = [value for value in environment.values() if value.startswith("/")]
+    assert len(paths) >= 6
+    assert all(Path(path).is_relative_to(tmp_path) for path in paths)
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 41])
+def test_haproxy_sockets_fit_whatever_the_name(name: str) -> None:
+    """HAProxy takes 97 bytes, of which Ray's node folder takes 57."""
+    folder = haproxy_folder(LOCAL.folders.run / name)
+    assert len(f"{folder}/{'f' * RAY_NODE_ID_LENGTH}/a") <= HAPROXY_SOCKET_LIMIT
+
+
+def test_ports_come_from_the_config() -> None:
+    """No port of HAProxy or the replicas is Ray's default by accident."""
+    ports = LOCAL.ports.model_copy(
+        update={"haproxy_metrics": 4001, "haproxy_stats": 4002, "replicas_from": 4100}
+    )
+    config: ClusterConfig = LOCAL.model_copy(update={"ports": ports})
+    environment = local_environment(config, Path("/tmp/x/y"))
+    assert environment["RAY_SERVE_HAPROXY_METRICS_PORT"] == "4001"
+    assert environment["RAY_SERVE_HAPROXY_STATS_PORT"] == "4002"
+    assert environment["RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT"] == "4100"
