@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click import ClickException
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -164,16 +163,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_like_ctrl_c)
     try:
-        app(standalone_mode=False)
+        app()  # ends with 130 after Ctrl-C, and with 2 after words it does not know
     except (ClusterError, ConfigError, StoreError, ReplicaError) as error:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(1)
-    except (KeyboardInterrupt, typer.Abort):
-        errors.print("interrupted")
-        sys.exit(130)
-    except ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
 
 
 def _end_like_ctrl_c(number: int, _: object) -> None:

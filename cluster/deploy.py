@@ -103,8 +103,17 @@ def replica_error(message: str) -> str:
     Serve wraps a replica's exception in a traceback; its last exception line,
     with what belongs to it, says what happened.
     """
+    message = re.sub(r"\n *For further information visit .*", "", message)
+    message = re.sub(r" \[type=\w+, input_value=.*", "", message)
     errors = list(re.finditer(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", message, re.M))
-    return message[errors[-1].start() :].strip() if errors else message.strip()
+    if not errors:
+        return message.strip()
+    error = message[errors[-1].start() :].strip()
+    frames = re.findall(r'^ *File "(.+)", line (\d+), in (\w+)', message, re.M)
+    if not frames:
+        return error
+    file, line, function = frames[-1]
+    return f"{error}\n(raised in {function}, {file}:{line})"
 
 
 def _wait_until_it_answers(url: str) -> None:

@@ -24,7 +24,12 @@ from cluster.environment import haproxy_folder, local_environment
 from cluster.errors import AlreadyStarting, OtherClusterRuns, PortsTaken
 from cluster.models import ensure_model
 from cluster.parts import start_ray, start_redis
-from cluster.processes import RUN_ID_VARIABLE, busy_ports, end_processes
+from cluster.processes import (
+    RUN_ID_VARIABLE,
+    busy_ports,
+    end_processes,
+    remove_abandoned_semaphores,
+)
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
 
@@ -175,6 +180,7 @@ class LocalCluster:
     def _clear(self, state: RunState | None) -> None:
         if state is not None:
             end_processes(state.run)
+            remove_abandoned_semaphores(since_s=state.started_at_s)
         for folder in (self.folder, haproxy_folder(self.folder)):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # other clusters' folders are there

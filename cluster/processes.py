@@ -110,6 +110,25 @@ def shared_memory_of(processes: Sequence[psutil.Process]) -> set[Path]:
     return files
 
 
+def remove_abandoned_semaphores(since_s: float) -> None:
+    """Unlinks named semaphores of Python's multiprocessing that nobody has open any more.
+
+    vLLM leaves one behind at each engine start, mapped by no process, so that it can't
+    be told by its owner: only by its user, its age and that it is garbage.
+
+    Args:
+        since_s: Wall clock, seconds; older ones are not from this run.
+    """
+    found = {
+        file
+        for file in Path(SHARED_MEMORY).glob("sem.mp-*")
+        if (seen := file.stat()).st_uid == os.getuid() and seen.st_mtime >= since_s
+    }
+    if found:
+        for file in found - shared_memory_of(list(psutil.process_iter())):
+            file.unlink(missing_ok=True)
+
+
 def _is_tracker(process: psutil.Process) -> bool:
     try:
         return "multiprocessing.resource_tracker" in " ".join(process.cmdline())

@@ -11,6 +11,9 @@ from configs.schema import ClusterConfig
 # /ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store
 SOCKET_PATH_BYTES = 107
 RAY_PATH_BYTES = 70
+# HAProxy takes 97, of which its folder beside the run folders takes 67: /hxxxxxx/NODE_ID/m
+HAPROXY_SOCKET_PATH_BYTES = 97
+HAPROXY_PATH_BYTES = 67
 
 
 def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
@@ -35,15 +38,20 @@ def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
 
 
 def run_folder_fits_sockets(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
-    """Ray's sockets in the run folder have paths that the system allows."""
-    folder = config.folders.run / config.name
-    room, length = SOCKET_PATH_BYTES - RAY_PATH_BYTES, len(os.fsencode(folder))
-    if length > room:
-        yield Finding(
-            "folders.run",
-            f"{folder} has {length} bytes, and sockets in it allow {room}; use a shorter folder, "
-            "or a shorter name",
-        )
+    """Ray's and HAProxy's sockets have paths that the system allows."""
+    runs = config.folders.run
+    for folder, limit, added in (
+        (runs / config.name, SOCKET_PATH_BYTES, RAY_PATH_BYTES),
+        (runs, HAPROXY_SOCKET_PATH_BYTES, HAPROXY_PATH_BYTES),
+    ):
+        room, length = limit - added, len(os.fsencode(folder))
+        if length > room:
+            yield Finding(
+                "folders.run",
+                f"{folder} has {length} bytes, and sockets in it allow {room}; use a shorter "
+                "folder, or a shorter name",
+            )
+            return
 
 
 def password_has_a_server(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:

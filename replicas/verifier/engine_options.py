@@ -44,8 +44,6 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         "block_size": config.block_tokens,
         # Priorities come from the front door, in a header that it alone sets.
         "scheduling_policy": "priority",
-        # Each finished request tells how many tokens were drafted and accepted.
-        "per_request_spec_decode_metrics": "summary",
         "enable_prompt_tokens_details": True,
     }
     optional = {
@@ -58,6 +56,9 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         "speculative_config": speculative_config(config),
     }
     args |= {key: value for key, value in optional.items() if value is not None}
+    if "speculative_config" in args:
+        # Each finished request tells how many tokens were drafted and accepted.
+        args["per_request_spec_decode_metrics"] = "summary"
     if model.tool_call_parser is not None:
         args |= {"enable_auto_tool_choice": True, "tool_call_parser": model.tool_call_parser}
     if model.adapters:

@@ -72,6 +72,12 @@ class Verifier(LLMServer):  # type: ignore[misc]
         self._heartbeat = Heartbeat(registry, self._telemetry.report, HEARTBEAT_PERIOD_S)
         await self._heartbeat.start()
 
+    async def __del__(self) -> None:
+        # Called by Serve when it stops the replica; a killed one just expires.
+        if (heartbeat := getattr(self, "_heartbeat", None)) is not None:
+            await heartbeat.close()
+        await super().__del__()
+
     async def __serve_build_asgi_app__(self) -> FastAPI:
         app: FastAPI = await super().__serve_build_asgi_app__()
         _serve_every_model_by_name(app)

@@ -17,7 +17,7 @@ from plain_vllm import plain_vllm
 
 from cluster.local import LocalCluster
 from cluster.models import resolve_source
-from configs.load import load_config
+from configs import ClusterConfig, load_config
 
 PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
@@ -26,25 +26,35 @@ PORT, NONE_PORT = 8117, 8118
 INPUT_TOKENS, OUTPUT_TOKENS = 128, 48
 
 
+def bench_config() -> ClusterConfig:
+    """configs/local.yaml without prefix caching: an arm must not find what another computed."""
+    config = load_config(Path("configs/local.yaml"))
+    verifiers = config.verifiers
+    kv_cache = verifiers.kv_cache.model_copy(update={"prefix_caching": False})
+    return config.model_copy(
+        update={
+            "name": "bench-line",
+            "verifiers": verifiers.model_copy(update={"kv_cache": kv_cache}),
+        }
+    )
+
+
 def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
     parser.add_argument("--repetitions", type=int, help="default 5, quick 1")
     args = parser.parse_args()
-    config = load_config(Path("configs/local.yaml"))
-    plain = config.model_copy(
-        update={"drafting": config.drafting.model_copy(update={"colocated": None})}
-    )
+    config = bench_config()
+    no_drafts = config.drafting.model_copy(update={"colocated": None})
+    plain = config.model_copy(update={"drafting": no_drafts})
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
     requests_each = 2 if args.quick else 3
     cells = {f"concurrency {n}": n for n in concurrencies}
-    cluster = LocalCluster(config, "configs/local.yaml")
+    cluster = LocalCluster(config, __file__)
     tokenizer = resolve_source(config.model.source, config.folders.models)
-    ours = cluster.running() is None
     with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
-        if ours:
-            stack.callback(cluster.down)
+        stack.callback(cluster.down)
         cluster.up(lambda step: console.print(f"  paceline: {step}"))
         console.print("  starting plain vLLM, with and without speculation")
         urls = {
@@ -59,8 +69,7 @@ def main() -> None:
         def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
             n = cells[cell]
             load = Load(n, max(4, requests_each * n), INPUT_TOKENS, OUTPUT_TOKENS)
-            # Other prompts in each arm's turn on the same server, or its cache would answer.
-            seed = 1 + 2 * repetition + 100 * n + (arm == SAME)
+            seed = 100 * n + repetition
             result = run_load(urls[arm], config.model.name, tokenizer, load, seed)
             return {
                 THROUGHPUT.name: result["output_throughput"],

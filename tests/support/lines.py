@@ -127,18 +127,23 @@ class Lines:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._current: tuple[str, Line] | None = None
+        self._failed: dict[str, str] = {}
 
     def get(self, name: str, config: dict[str, Any]) -> Line:
         """The line called `name`, started from `config` if it does not run yet."""
         if self._current is not None and self._current[0] == name:
             return self._current[1]
+        if name in self._failed:
+            pytest.fail(self._failed[name])
         self.end()
         file = write_config(self._folder, name, config)
         line = Line(file, yaml.safe_load(file.read_text()))
+        self._current = (name, line)  # ended at the end of the session, however the start ends
         started = paceline("up", str(file))
         if started.returncode:
-            pytest.fail(f"the line did not start:\n{started.stdout}\n{started.stderr}")
-        self._current = (name, line)
+            self._current = None
+            self._failed[name] = f"the line did not start:\n{started.stdout}\n{started.stderr}"
+            pytest.fail(self._failed[name])
         return line
 
     def end(self) -> None:
