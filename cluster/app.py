@@ -50,7 +50,10 @@ def llm_config(config: ClusterConfig) -> LLMConfig:
         },
         engine_kwargs=engine_args(config),
         server_cls="replicas.verifier.server:Verifier",
-        runtime_env={"env_vars": verifier_environment(config)},
+        runtime_env={
+            "env_vars": verifier_environment(config),
+            "worker_process_setup_hook": "replicas.verifier.process_setup.set_up",
+        },
         callback_config={"callback_class": "replicas.verifier.server.LocalWeights"},
         deployment_config=_deployment(config),
         # How our own section reaches the replica: Serve LLM hands its config through.

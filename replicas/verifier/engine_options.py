@@ -45,6 +45,7 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         # Priorities come from the front door, in a header that it alone sets.
         "scheduling_policy": "priority",
         "enable_prompt_tokens_details": True,
+        "worker_extension_cls": "replicas.verifier.worker_extension.WorkerExtension",
     }
     optional = {
         "quantization": model.quantization,

@@ -5,7 +5,6 @@ door lets in, telemetry counts, the registry tells the cluster that we live.
 """
 
 import asyncio
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ from kvstore.registry import Heartbeat, Registry
 from replicas.verifier.engine import VerifierEngine
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
 from replicas.verifier.keys import parse_keys
+from replicas.verifier.process_setup import log_with_serve, serve_log_kept
 from replicas.verifier.telemetry import VerifierTelemetry
-
-logger = logging.getLogger(__name__)
 
 HEARTBEAT_PERIOD_S = 1.0
 
@@ -48,7 +46,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
     """One target verifier: an engine, its front door and its place in the registry."""
 
     async def __init__(self, llm_config: LLMConfig) -> None:  # type: ignore[misc]
-        _log_with_serve()
+        log_with_serve()
         config = ClusterConfig.model_validate(llm_config.experimental_configs["paceline"])
         self.config = config
         context = serve.get_replica_context()
@@ -60,14 +58,15 @@ class Verifier(LLMServer):  # type: ignore[misc]
             model=config.model.name,
             weights_fingerprint=self._fingerprint,
         )
-        await super().__init__(
-            llm_config,
-            engine_cls=partial(
-                VerifierEngine,
-                telemetry=self._telemetry,
-                replica_id=context.replica_id.unique_id,
-            ),
-        )
+        with serve_log_kept():
+            await super().__init__(
+                llm_config,
+                engine_cls=partial(
+                    VerifierEngine,
+                    telemetry=self._telemetry,
+                    replica_id=context.replica_id.unique_id,
+                ),
+            )
         registry = Registry(redis_settings(config), config.name)
         self._heartbeat = Heartbeat(registry, self._telemetry.report, HEARTBEAT_PERIOD_S)
         await self._heartbeat.start()
@@ -129,13 +128,3 @@ def _is_local(source: object) -> bool:
 def _fingerprint(source: str) -> str:
     """Of the weights in a folder; a hub id stands for itself."""
     return weights_fingerprint(Path(source)) if _is_local(source) else source
-
-
-def _log_with_serve() -> None:
-    """Sends our rooms' log lines where Serve keeps this replica's own."""
-    serve_logger = logging.getLogger("ray.serve")
-    for room in ("replicas", "router", "kvstore", "configs"):
-        room_logger = logging.getLogger(room)
-        room_logger.setLevel(logging.INFO)
-        room_logger.handlers = serve_logger.handlers
-        room_logger.propagate = False

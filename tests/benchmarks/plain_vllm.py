@@ -16,6 +16,8 @@ from cluster.models import resolve_source
 from configs.schema import ClusterConfig
 from replicas.verifier.engine_options import engine_args, verifier_environment
 
+OURS = ("worker_extension_cls",)
+
 START_TIMEOUT_S = 180
 
 
@@ -27,7 +29,7 @@ def plain_vllm(config: ClusterConfig, port: int, log: Path) -> Iterator[str]:
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--model", source, "--served-model-name", config.model.name),
-        *flags(engine_args(config)),
+        *flags({key: value for key, value in engine_args(config).items() if key not in OURS}),
     ]
     with log.open("wb") as out:
         server = subprocess.Popen(
