@@ -5,18 +5,24 @@
 
 from typing import Any
 
+from ray import serve
+from ray.llm._internal.serve.core.ingress.builder import _build_direct_streaming_llm_deployment
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
-from ray.serve.llm import LLMConfig, build_openai_app
+from ray.serve.llm import LLMConfig
 
 from cluster.environment import require_fast_path
 from cluster.models import resolve_source
 from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
 from replicas.verifier.engine_options import engine_args, verifier_environment
+from router.ingress import IngressRouter
 
 ROUTERS = {"least_loaded": "router.serve_router:LeastLoadedRouter"}
 ROUTING_STATS_PERIOD_S = 1.0
 HEALTH_CHECK_PERIOD_S = 2.0
+ROUTER_MAX_ONGOING_REQUESTS = 1000
+# Each request has one line already, from the verifier, with what it cost.
+LOGGING = {"enable_access_log": False}
 
 
 def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
@@ -38,7 +44,19 @@ def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
         config = parse_config(config, source="args")
     if problems := check(config, gather_facts(config), "args", secrets=True):
         raise ConfigError(problems)
-    return build_openai_app({"llm_configs": [llm_config(config)]})
+    return _with_router(_build_direct_streaming_llm_deployment(llm_config(config)))
+
+
+def _with_router(verifiers: Application) -> Application:
+    """Puts our router before the verifiers, as Ray Serve LLM puts its own."""
+    router = serve.deployment(
+        IngressRouter,
+        max_ongoing_requests=ROUTER_MAX_ONGOING_REQUESTS,
+        logging_config=LOGGING,
+        # Runs beside every proxy, on nodes without any free core, too.
+        ray_actor_options={"num_cpus": 0},
+    )
+    return verifiers._with_ingress_request_router(router.bind(server=verifiers))
 
 
 def llm_config(config: ClusterConfig) -> LLMConfig:
@@ -69,6 +87,7 @@ def _deployment(config: ClusterConfig) -> dict[str, Any]:
         "max_constructor_retry_count": verifiers.start_attempts,
         "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": 30,
+        "logging_config": LOGGING,
         "graceful_shutdown_timeout_s": verifiers.drain_s + verifiers.longest_stream_s,
         # The engine's ranks hold the resources; the replica itself needs none.
         "ray_actor_options": {"num_cpus": 0},

@@ -13,7 +13,6 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, R
 
 from router.ledger import PickLedger
 from router.policy import least_loaded
-from router.request_bodies import tolerate_deep_nesting
 
 DECISION_BUCKETS_S = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05]
 
@@ -23,7 +22,6 @@ class LeastLoadedRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
 
     def initialize_state(self, **_: Any) -> None:
         """Called by Serve once, before the first request."""
-        tolerate_deep_nesting()
         self._ledger = PickLedger()
         self._picks = Counter(
             "paceline_router_picks_total",

@@ -65,6 +65,7 @@ def checked(body: Body, kind: BodyKind, policy: FrontDoorPolicy) -> Body:
     check_token_ids(body, policy.vocab_size)
     _check_sequences(body, policy.max_sequences)
     _check_stops(body)
+    _check_echo(body, kind)
     check_conversation(body, kind)
     check_constraints(body)
     passed = {name: value for name, value in body.items() if rules[name] is not Effect.OURS}
@@ -139,6 +140,16 @@ def _check_nested(body: Body) -> None:
             value = value.get(inner)
         if isinstance(value, dict):
             _check_fields(value, rules, f"{path}.")
+
+
+def _check_echo(body: Body, kind: BodyKind) -> None:
+    """vLLM forgets the echo where it returns token ids, which name the prompt already."""
+    if kind == "completion" and body.get("echo") and body.get("return_token_ids"):
+        raise InvalidRequest(
+            "`echo` cannot be combined with `return_token_ids`, which returns the prompt's ids.",
+            "echo",
+            "unsupported_parameter",
+        )
 
 
 def _check_sequences(body: Body, most: int) -> None:

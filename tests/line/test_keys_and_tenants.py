@@ -99,7 +99,9 @@ def test_each_finished_request_leaves_one_line(keyed_line: Line, alpha: str) -> 
         model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=3
     )
     keyed_line.settle()
-    lines = [line for line in keyed_line.replica_logs().splitlines() if answer.id in line]
+    lines = [
+        line for line in keyed_line.replica_logs().splitlines() if f"request id={answer.id}" in line
+    ]
     assert len(lines) == 1
     for part in ("outcome=finished", "output_tokens=3", "drafted=0", "accepted=0", "ttft_ms="):
         assert part in lines[0]

@@ -111,13 +111,17 @@ WORKS: dict[str, Works] = {
     "prompt_logprobs": Works(
         body(prompt_logprobs=1), lambda got, _: len(got["choices"][0]["prompt_logprobs"]) > 5
     ),
-    "echo": Works(body(echo=True), lambda got, _: text(got).startswith(PROMPT)),
+    "echo": Works(
+        body(echo=True, return_token_ids=False), lambda got, _: text(got).startswith(PROMPT)
+    ),
     "truncate_prompt_tokens": Works(
         body(truncate_prompt_tokens=4), lambda got, _: got["usage"]["prompt_tokens"] == 4
     ),
     "truncation_side": Works(
-        body(truncate_prompt_tokens=4, truncation_side="right", echo=True),
-        lambda got, _: text(got).startswith("one two three"),
+        body(truncate_prompt_tokens=4, truncation_side="right"),
+        lambda got, base: (
+            got["choices"][0]["prompt_token_ids"] == base["choices"][0]["prompt_token_ids"][:4]
+        ),
     ),
     "add_special_tokens": Works(
         body(add_special_tokens=False), lambda got, base: ids(got) == ids(base)
@@ -153,6 +157,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "prompt_embeds": {"prompt_embeds": "AAAA"},
     "suffix": {"suffix": "the end"},
     "thinking_token_budget": {"thinking_token_budget": 3},
+    "echo": {"echo": True, "return_token_ids": True},
     "return_token_offsets": {"return_token_offsets": True},
     "routed_experts_prompt_start": {"routed_experts_prompt_start": 1},
     "mm_payload": {"mm_payload": "none"},
@@ -233,7 +238,7 @@ def test_a_value_out_of_range_is_refused_by_name(drafting_line: Line, name: str)
     """400 with `param`."""
     got = post(drafting_line, **{name: OUT_OF_RANGE[name]})
     assert got.status_code == 400, got.text
-    assert got.json()["error"]["param"] == name
+    assert got.json()["error"]["param"].partition(".")[0] == name
 
 
 def test_the_stream_interval_gathers_tokens(drafting_line: Line) -> None:

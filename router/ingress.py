@@ -1,0 +1,70 @@
+"""Answers HAProxy's question: which verifier gets this request?
+
+Stands in for Ray Serve LLM's own router deployment and keeps its contract with
+HAProxy. It differs in one thing: no body, however hostile, makes routing fail; what
+can't be read is routed by load, and the front door refuses it properly.
+
+    POST /internal/route   body: the client's request
+    200 {"host", "port", "replica_id"}     HAProxy streams to this replica
+    503                                    no verifier is ready
+"""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+logger = logging.getLogger(__name__)
+
+ROUTABLE_FIELDS = ("messages", "prompt")
+
+app = FastAPI(openapi_url=None)
+
+
+def routing_payload(body: bytes) -> SimpleNamespace | None:
+    """The request as the routing policies see it; None for what can't be read or routed on."""
+    try:
+        data: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or not any(data.get(field) for field in ROUTABLE_FIELDS):
+        return None
+    return SimpleNamespace(**data)
+
+
+# Serve copies the app, and what it refers to, right here: what it needs stands above.
+@serve.ingress(app)
+class IngressRouter:
+    """Picks a verifier through the deployment's own request router.
+
+    Args:
+        server: The verifier deployment.
+    """
+
+    def __init__(self, server: DeploymentHandle) -> None:
+        self._handle = server
+        self._handle._init()
+
+    @app.post("/internal/route")
+    async def route(self, request: Request) -> Response:
+        """Where HAProxy should send the request whose body this is."""
+        payload = routing_payload(await request.body())
+        arguments = () if payload is None else (payload,)
+        try:
+            # The request goes out through HAProxy, so no slot is reserved for it here.
+            async with self._handle.choose_replica(*arguments, _reserve=False) as selection:
+                replica = selection._replica
+        except (RuntimeError, DeploymentUnavailableError) as error:
+            logger.warning("no verifier to route to: %s", error)
+            return Response(status_code=503)
+        if replica.backend_http_endpoint is None:
+            logger.warning("verifier %s has no HTTP port yet", selection.replica_id)
+            return Response(status_code=503)
+        host, port = replica.backend_http_endpoint
+        where = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+        return Response(msgspec.json.encode(where), media_type="application/json")

@@ -1,0 +1,30 @@
+"""What the router makes of a body before any policy sees it."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.ingress import routing_payload
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"null", b'{"model": ', b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"{}"],
+)
+def test_what_cannot_be_read_is_routed_without_it(body: bytes) -> None:
+    """No hostile body is an error of the router's."""
+    assert routing_payload(body) is None
+
+
+def test_a_request_is_seen_whole() -> None:
+    """Every field can be read by its name."""
+    payload = routing_payload(msgspec.json.encode({"model": "m", "prompt": [1, 2], "user": "u"}))
+    assert payload is not None
+    assert (payload.model, payload.prompt, payload.user) == ("m", [1, 2], "u")
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(body: bytes) -> None:
+    """Whatever comes, routing goes on."""
+    routing_payload(body)
