@@ -78,6 +78,8 @@ def _wait_until_running(config: ClusterConfig, report: Callable[[str], None]) ->
             ):
                 raise DeployFailed(replica_error(message or application.message))
             now = _progress(application, config.verifiers.replicas)
+            if message:
+                now += f"; {message.splitlines()[0]}"
             if now != told:
                 report(now)
                 told = now

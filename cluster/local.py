@@ -32,6 +32,7 @@ from cluster.processes import (
 )
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
+from replicas.verifier.engine_options import engine_args
 
 LOOPBACK = "127.0.0.1"
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -98,6 +99,7 @@ class LocalCluster:
             ensure_model(
                 source.removeprefix("builtin:"), self.config.folders.models.expanduser(), report
             )
+        engine_args(self.config)  # refuses what is not built yet before anything is started
         self._refuse_taken_ports()
         run_id = uuid.uuid4().hex
         self.adopt_environment()

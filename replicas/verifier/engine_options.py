@@ -136,6 +136,8 @@ def verifier_environment(config: ClusterConfig) -> dict[str, str]:
     }
     if config.hardware.kind == "cpu":
         env["VLLM_CPU_OMP_THREADS_BIND"] = config.verifiers.threads_bind or _threads_bind(config)
+        # Ray would give each rank one thread, however many cores it has.
+        env["OMP_NUM_THREADS"] = str(max(1, int(config.verifiers.cpus)))
     else:
         env["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] = "1"
     return env | config.verifiers.env

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness import Bench, Comparison, Metric, console
 from load import Load, run_load
-from plain_vllm import plain_vllm
+from plain_vllm import PlainVllm
 
 from cluster.local import LocalCluster
 from cluster.models import resolve_source
@@ -23,7 +23,7 @@ PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no specul
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
 TTFT = Metric("median TTFT", "ms", higher_is_better=False)
 PORT, NONE_PORT = 8117, 8118
-INPUT_TOKENS, OUTPUT_TOKENS = 128, 48
+INPUT_TOKENS = 128
 
 
 def bench_config() -> ClusterConfig:
@@ -49,26 +49,28 @@ def main() -> None:
     no_drafts = config.drafting.model_copy(update={"colocated": None})
     plain = config.model_copy(update={"drafting": no_drafts})
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
-    requests_each = 2 if args.quick else 3
+    requests_each, output_tokens = (1, 24) if args.quick else (3, 48)
     cells = {f"concurrency {n}": n for n in concurrencies}
     cluster = LocalCluster(config, __file__)
     tokenizer = resolve_source(config.model.source, config.folders.models)
     with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
+        console.print("  starting vLLM twice and paceline")
+        servers = {
+            PLAIN: stack.enter_context(PlainVllm(config, PORT, Path(logs) / "plain.log")),
+            NONE: stack.enter_context(PlainVllm(plain, NONE_PORT, Path(logs) / "none.log")),
+        }
         stack.callback(cluster.down)
         cluster.up(lambda step: console.print(f"  paceline: {step}"))
-        console.print("  starting plain vLLM, with and without speculation")
-        urls = {
-            PACELINE: cluster.url,
-            PLAIN: stack.enter_context(plain_vllm(config, PORT, Path(logs) / "plain.log")),
-            NONE: stack.enter_context(plain_vllm(plain, NONE_PORT, Path(logs) / "none.log")),
-        }
+        for server in servers.values():
+            server.wait()
+        urls = {PACELINE: cluster.url, **{arm: server.url for arm, server in servers.items()}}
         urls[SAME] = urls[PLAIN]
-        for url in (urls[PACELINE], urls[PLAIN], urls[NONE]):
+        for url in set(urls.values()):
             run_load(url, config.model.name, tokenizer, Load(2, 2, INPUT_TOKENS, 8), seed=10_000)
 
         def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
             n = cells[cell]
-            load = Load(n, max(4, requests_each * n), INPUT_TOKENS, OUTPUT_TOKENS)
+            load = Load(n, max(4, requests_each * n), INPUT_TOKENS, output_tokens)
             seed = 100 * n + repetition
             result = run_load(urls[arm], config.model.name, tokenizer, load, seed)
             return {

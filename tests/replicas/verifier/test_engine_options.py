@@ -109,6 +109,7 @@ def test_memory_is_fixed_on_a_cpu_and_a_share_on_a_gpu() -> None:
 def test_several_ranks_on_a_cpu_are_not_bound_to_the_same_cores() -> None:
     """vLLM's own binding asserts on a machine with one NUMA node and several engines."""
     assert verifier_environment(LOCAL)["VLLM_CPU_OMP_THREADS_BIND"] == "auto"
+    assert verifier_environment(LOCAL)["OMP_NUM_THREADS"] == "2"
     two = changed(verifiers={"replicas": 2, "cpus": 1})
     assert verifier_environment(two)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     own = changed(verifiers={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})

@@ -1,0 +1,66 @@
+"""`build_app` as `serve run` and `serve deploy` call it: in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.environment import FAST_PATH
+
+LOCAL: dict[str, Any] = yaml.safe_load(Path("configs/local.yaml").read_text())
+BUILD = """
+import json, sys
+from cluster.app import build_app
+application = build_app(json.loads(sys.argv[1]))
+verifiers = application._bound_deployment
+router = application._ingress_request_router._bound_deployment
+print("BUILT", json.dumps([verifiers.name, verifiers.num_replicas, router.name]))
+"""
+
+
+def build(config: dict[str, Any], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Builds in a fresh process, because Ray Serve reads the environment at import."""
+    return subprocess.run(
+        [sys.executable, "-c", BUILD, json.dumps(config)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.usefixtures("smollm2")
+def test_the_same_yaml_builds_an_application() -> None:
+    """The config's keys as arguments give a verifier deployment behind our router."""
+    built = build(LOCAL, FAST_PATH)
+    (line,) = [line for line in built.stdout.splitlines() if line.startswith("BUILT")]
+    name, replicas, router = json.loads(line.removeprefix("BUILT"))
+    assert (name, replicas) == ("Verifier:smollm2-135m-instruct", 1)
+    assert router == "IngressRouter"
+
+
+def test_without_the_fast_path_nothing_is_built() -> None:
+    """The error names the variables, instead of a slow path that nobody notices."""
+    built = build(LOCAL, dict.fromkeys(FAST_PATH, "0"))
+    assert built.returncode != 0
+    assert "RAY_SERVE_ENABLE_HA_PROXY=1" in built.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"verifier": {}}, "did you mean `verifiers`"),
+        ({"kv": {"shared": True, "chunk_size": 64}}, "kv.shared"),
+    ],
+)
+def test_a_config_that_cannot_work_builds_nothing(change: dict[str, Any], said: str) -> None:
+    """Unknown keys and what is not built yet are told by key."""
+    built = build({**LOCAL, **change}, FAST_PATH)
+    assert built.returncode != 0
+    assert said in built.stderr
