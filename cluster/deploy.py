@@ -78,7 +78,7 @@ def _wait_until_running(config: ClusterConfig, report: Callable[[str], None]) ->
             ):
                 raise DeployFailed(replica_error(message or application.message))
             now = _progress(application, config.verifiers.replicas)
-            if message:
+            if "to be scheduled" in message:  # waits for cores or GPUs that are not there
                 now += f"; {message.splitlines()[0]}"
             if now != told:
                 report(now)

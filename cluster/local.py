@@ -28,7 +28,7 @@ from cluster.processes import (
     RUN_ID_VARIABLE,
     busy_ports,
     end_processes,
-    remove_abandoned_semaphores,
+    remove_abandoned_memory,
 )
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
@@ -182,7 +182,7 @@ class LocalCluster:
     def _clear(self, state: RunState | None) -> None:
         if state is not None:
             end_processes(state.run)
-            remove_abandoned_semaphores(since_s=state.started_at_s)
+            remove_abandoned_memory(since_s=state.started_at_s)
         for folder in (self.folder, haproxy_folder(self.folder)):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # other clusters' folders are there

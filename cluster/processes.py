@@ -110,18 +110,20 @@ def shared_memory_of(processes: Sequence[psutil.Process]) -> set[Path]:
     return files
 
 
-def remove_abandoned_semaphores(since_s: float) -> None:
-    """Unlinks named semaphores of Python's multiprocessing that nobody has open any more.
+def remove_abandoned_memory(since_s: float) -> None:
+    """Unlinks shared memory and semaphores of Python's that nobody has open any more.
 
-    vLLM leaves one behind at each engine start, mapped by no process, so that it can't
-    be told by its owner: only by its user, its age and that it is garbage.
+    vLLM leaves a semaphore behind at each engine start, and a verifier that was killed
+    its segments. No process has them mapped, so they can't be told by their owner: only
+    by their user, their age and that they are garbage.
 
     Args:
         since_s: Wall clock, seconds; older ones are not from this run.
     """
     found = {
         file
-        for file in Path(SHARED_MEMORY).glob("sem.mp-*")
+        for pattern in ("sem.mp-*", "psm_*")
+        for file in Path(SHARED_MEMORY).glob(pattern)
         if (seen := file.stat()).st_uid == os.getuid() and seen.st_mtime >= since_s
     }
     if found:

@@ -4,12 +4,20 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from multiprocessing import shared_memory
 from pathlib import Path
 
 import pytest
 
-from cluster.processes import RUN_ID_VARIABLE, Run, busy_ports, end_processes, spawn
+from cluster.processes import (
+    RUN_ID_VARIABLE,
+    Run,
+    busy_ports,
+    end_processes,
+    remove_abandoned_memory,
+    spawn,
+)
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -77,6 +85,29 @@ def test_shared_memory_of_killed_processes_is_removed(tmp_path: Path) -> None:
     assert end_processes(Run("run-z", frozenset())) == 1
     holder.wait(5)
     assert not (Path("/dev/shm") / name).exists()
+
+
+def test_only_abandoned_memory_of_the_run_is_removed() -> None:
+    """What is mapped, or older than the run, stays; what a dead process left goes."""
+    held = shared_memory.SharedMemory(create=True, size=4096)
+    code = (
+        "from multiprocessing import resource_tracker, shared_memory\n"
+        "left = shared_memory.SharedMemory(create=True, size=4096)\n"
+        "resource_tracker.unregister(left._name, 'shared_memory')\n"
+        "print(left.name)\n"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    file = Path("/dev/shm") / left.stdout.strip()
+    try:
+        remove_abandoned_memory(since_s=time.time() + 60)
+        assert file.exists()
+        remove_abandoned_memory(since_s=time.time() - 60)
+        assert not file.exists()
+        assert (Path("/dev/shm") / held.name).exists()
+    finally:
+        file.unlink(missing_ok=True)
+        held.close()
+        held.unlink()
 
 
 def test_a_busy_port_names_its_owner() -> None:
