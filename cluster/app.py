@@ -18,8 +18,8 @@ from replicas.verifier.engine_options import engine_args, verifier_environment
 from router.ingress import IngressRouter
 
 ROUTERS = {"least_loaded": "router.serve_router:LeastLoadedRouter"}
-ROUTING_STATS_PERIOD_S = 1.0
-HEALTH_CHECK_PERIOD_S = 2.0
+ROUTING_STATS_PERIOD_S = 2.0
+HEALTH_CHECK_PERIOD_S = 5.0
 ROUTER_MAX_ONGOING_REQUESTS = 1000
 # Each request has one line already, from the verifier, with what it cost.
 LOGGING = {"enable_access_log": False}

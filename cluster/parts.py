@@ -78,6 +78,7 @@ def start_ray(
         f"--temp-dir={folder / 'ray'}",
         f"--metrics-export-port={ports.metrics}",
         # Their defaults are fixed: they would meet ports of the config or of a second cluster.
+        "--include-log-monitor=false",
         "--min-worker-port=0",
         "--max-worker-port=0",
         f"--ray-client-server-port={_free_port()}",

@@ -23,8 +23,15 @@ class VerifierEngine(VLLMEngine):  # type: ignore[misc]
         self._telemetry = telemetry
         self._replica_id = replica_id
 
-    def _start_async_llm_engine(self, *args: Any) -> Any:
-        client = super()._start_async_llm_engine(*args)
+    def _start_async_llm_engine(self, args: Any, config: Any, placement_group: Any) -> Any:
+        if (
+            config.parallel_config.world_size == 1
+            and self.llm_config.accelerator_config.kind == "cpu"
+        ):
+            # Ray asks for a worker process even for a single rank on a CPU, and the engine
+            # then spins on a core while it waits for it.
+            config.parallel_config.distributed_executor_backend = "uni"
+        client = super()._start_async_llm_engine(args, config, placement_group)
         client.logger_manager.stat_loggers.append(StepListener(self._telemetry))
         client.generate = watched(
             client.generate, self._replica_id, self.llm_config.model_id, self._telemetry
