@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from cluster.environment import haproxy_folder, local_environment
-from cluster.errors import AlreadyStarting, OtherClusterRuns, PortsTaken
+from cluster.errors import AlreadyStarting, ClusterError, OtherClusterRuns, PortsTaken
 from cluster.models import ensure_model
 from cluster.parts import start_ray, start_redis
 from cluster.processes import (
@@ -35,6 +35,7 @@ from configs.schema import ClusterConfig
 from replicas.verifier.engine_options import engine_args
 
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Report = Callable[[str], None]
 
@@ -50,7 +51,8 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """Where the OpenAI API answers."""
-        return f"http://{LOOPBACK}:{self.config.ports.http}"
+        host = self.config.ports.host
+        return f"http://{LOOPBACK if host in EVERYWHERE else host}:{self.config.ports.http}"
 
     def running(self) -> RunState | None:
         """The state of the run that is up, or None."""
@@ -74,7 +76,7 @@ class LocalCluster:
             PartFailed: A part did not start; carries its own last words.
             ModelError: The model could not be made.
         """
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self._refuse_folder_of_others()
         lock = FileLock(f"{self.folder}.lock")
         try:
             with lock.acquire(timeout=0):
@@ -159,6 +161,15 @@ class LocalCluster:
         state = replace(state, ready=True)
         state.save(self.folder)
         return state
+
+    def _refuse_folder_of_others(self) -> None:
+        runs = self.folder.parent
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            if runs.stat().st_uid != os.getuid():
+                raise PermissionError(f"{runs} belongs to another user")
+        except OSError as error:
+            raise ClusterError(f"folders.run: {error}; set it to a folder of your own") from error
 
     def _refuse_taken_ports(self) -> None:
         ports = self.config.ports

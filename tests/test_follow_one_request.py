@@ -20,8 +20,8 @@ def metric(name: str) -> float:
     return sum(map(float, samples))
 
 
-def until_more(name: str, before: float, timeout_s: float = 20) -> float:
-    """Waits for a metric to grow; metrics travel every two seconds."""
+def until_more(name: str, before: float, timeout_s: float = 40) -> float:
+    """Waits for a metric to grow; metrics travel every five seconds."""
     deadline_s = time.monotonic() + timeout_s
     while (now := metric(name)) <= before:
         assert time.monotonic() < deadline_s, f"{name} stayed at {before}"

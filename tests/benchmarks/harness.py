@@ -7,6 +7,7 @@ ratios of medians, prints the table and writes `build/bench/<name>.json`.
 """
 
 import json
+import logging
 import os
 import platform
 import random
@@ -26,6 +27,7 @@ BOOTSTRAP_ROUNDS = 2000
 CONFIDENCE = 0.95
 
 console = Console(highlight=False, width=120)
+logging.disable(logging.WARNING)  # what the parts say while they are measured is in their logs
 
 
 @dataclass(frozen=True)
