@@ -17,19 +17,20 @@ class VerifierEngine(VLLMEngine):  # type: ignore[misc]
     """Ray's vLLM engine, whose client also reports to `telemetry`."""
 
     def __init__(
-        self, llm_config: LLMConfig, *, telemetry: VerifierTelemetry, replica_id: str
+        self,
+        llm_config: LLMConfig,
+        *,
+        telemetry: VerifierTelemetry,
+        replica_id: str,
+        rank_in_engine: bool,
     ) -> None:
         super().__init__(llm_config)
         self._telemetry = telemetry
         self._replica_id = replica_id
+        self._rank_in_engine = rank_in_engine
 
     def _start_async_llm_engine(self, args: Any, config: Any, placement_group: Any) -> Any:
-        if (
-            config.parallel_config.world_size == 1
-            and self.llm_config.accelerator_config.kind == "cpu"
-        ):
-            # Ray asks for a worker process even for a single rank on a CPU, and the engine
-            # then spins on a core while it waits for it.
+        if self._rank_in_engine and config.parallel_config.world_size == 1:
             config.parallel_config.distributed_executor_backend = "uni"
         client = super()._start_async_llm_engine(args, config, placement_group)
         client.logger_manager.stat_loggers.append(StepListener(self._telemetry))

@@ -3,14 +3,19 @@
     make bench-line            QUICK=1 make bench-line
 
 Arms: paceline (HAProxy, router, front door, Ray Serve, vLLM), plain vLLM's API
-server, the same server once more (A/A), and plain vLLM without speculation.
+server, the same server once more (A/A), and plain vLLM without speculation. On a CPU
+paceline keeps a single rank inside the engine, where vLLM gives it a process of its
+own; so one more arm is paceline with vLLM's way, which shows what the line alone costs.
 """
 
 import argparse
 import contextlib
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from harness import Bench, Comparison, Metric, console
 from load import Load, run_load
 from plain_vllm import PlainVllm
@@ -19,7 +24,8 @@ from cluster.local import LocalCluster
 from cluster.models import resolve_source
 from configs import ClusterConfig, load_config
 
-PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
+PACELINE, OWN_PROCESS = "paceline", "paceline, rank in a process"
+PLAIN, SAME, NONE = "vllm", "vllm again", "vllm, no speculation"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
 TTFT = Metric("median TTFT", "ms", higher_is_better=False)
 PORT, NONE_PORT = 8117, 8118
@@ -39,6 +45,27 @@ def bench_config() -> ClusterConfig:
     )
 
 
+def with_rank_in_a_process(config: ClusterConfig) -> ClusterConfig:
+    """The same cluster as vLLM runs a rank on a CPU, under other ports."""
+    ports = {name: port + 1000 if isinstance(port, int) else port for name, port in config.ports}
+    return config.model_copy(
+        update={
+            "name": "bench-line-2",
+            "ports": config.ports.model_copy(update=ports),
+            "verifiers": config.verifiers.model_copy(update={"rank_in_engine": False}),
+        }
+    )
+
+
+def start(arm: str, cluster: LocalCluster) -> None:
+    """Starts a cluster with the command line: a process can adopt one cluster's environment."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(cluster.config.model_dump(mode="json"), file)
+        file.flush()
+        console.print(f"  starting {arm}")
+        subprocess.run([sys.executable, "-m", "cluster.cli", "up", file.name], check=True)
+
+
 def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -49,21 +76,25 @@ def main() -> None:
     no_drafts = config.drafting.model_copy(update={"colocated": None})
     plain = config.model_copy(update={"drafting": no_drafts})
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
-    requests_each, output_tokens = (1, 24) if args.quick else (3, 48)
+    requests_each, output_tokens = (1, 24) if args.quick else (2, 48)
     cells = {f"concurrency {n}": n for n in concurrencies}
-    cluster = LocalCluster(config, __file__)
+    ours = {PACELINE: config}
+    if not args.quick:
+        ours[OWN_PROCESS] = with_rank_in_a_process(config)
+    clusters = {arm: LocalCluster(its_config, __file__) for arm, its_config in ours.items()}
     tokenizer = resolve_source(config.model.source, config.folders.models)
     with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
-        console.print("  starting vLLM twice and paceline")
+        console.print("  starting vLLM with and without speculation")
         servers = {
             PLAIN: stack.enter_context(PlainVllm(config, PORT, Path(logs) / "plain.log")),
             NONE: stack.enter_context(PlainVllm(plain, NONE_PORT, Path(logs) / "none.log")),
         }
-        stack.callback(cluster.down)
-        cluster.up(lambda step: console.print(f"  paceline: {step}"))
+        for arm, cluster in clusters.items():
+            stack.callback(cluster.down)
+            start(arm, cluster)
         for server in servers.values():
             server.wait()
-        urls = {PACELINE: cluster.url, **{arm: server.url for arm, server in servers.items()}}
+        urls = {arm: part.url for arm, part in {**clusters, **servers}.items()}
         urls[SAME] = urls[PLAIN]
         for url in set(urls.values()):
             run_load(url, config.model.name, tokenizer, Load(2, 2, INPUT_TOKENS, 8), seed=10_000)
@@ -78,9 +109,10 @@ def main() -> None:
                 TTFT.name: result["median_ttft_ms"],
             }
 
-        bench = Bench("line", [PACELINE, PLAIN, SAME, NONE], list(cells), [THROUGHPUT, TTFT])
+        arms = [*clusters, PLAIN, SAME, NONE]
+        bench = Bench("line", arms, list(cells), [THROUGHPUT, TTFT])
         bench.run(measure, args.repetitions or (1 if args.quick else 5))
-        bench.finish([Comparison(PACELINE, PLAIN, SAME, THROUGHPUT, 0.97)])
+        bench.finish([Comparison(arm, PLAIN, SAME, THROUGHPUT, 0.97) for arm in clusters])
 
 
 if __name__ == "__main__":
