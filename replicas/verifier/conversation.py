@@ -22,6 +22,8 @@ def check_conversation(body: Body, kind: BodyKind) -> None:
             tensor, or names an entry of the media cache, which all tenants share; or a
             tool is none that a client could run.
     """
+    if body.get("messages") == []:
+        raise _wrong("messages", "must not be empty")
     for index, message in enumerate(body.get("messages") or ()):
         path = f"messages[{index}]"
         if not isinstance(message.get("tool_calls") or [], list):

@@ -3,9 +3,7 @@
     make bench-line            QUICK=1 make bench-line
 
 Arms: paceline (HAProxy, router, front door, Ray Serve, vLLM), plain vLLM's API
-server, the same server once more (A/A), and plain vLLM without speculation. On a CPU
-paceline keeps a single rank inside the engine, where vLLM gives it a process of its
-own; so one more arm is paceline with vLLM's way, which shows what the line alone costs.
+server, the same server once more (A/A), and plain vLLM without speculation.
 """
 
 import argparse
@@ -24,8 +22,7 @@ from cluster.local import LocalCluster
 from cluster.models import resolve_source
 from configs import ClusterConfig, load_config
 
-PACELINE, OWN_PROCESS = "paceline", "paceline, rank in a process"
-PLAIN, SAME, NONE = "vllm", "vllm again", "vllm, no speculation"
+PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
 TTFT = Metric("median TTFT", "ms", higher_is_better=False)
 PORT, NONE_PORT = 8117, 8118
@@ -41,18 +38,6 @@ def bench_config() -> ClusterConfig:
         update={
             "name": "bench-line",
             "verifiers": verifiers.model_copy(update={"kv_cache": kv_cache}),
-        }
-    )
-
-
-def with_rank_in_a_process(config: ClusterConfig) -> ClusterConfig:
-    """The same cluster as vLLM runs a rank on a CPU, under other ports."""
-    ports = {name: port + 1000 if isinstance(port, int) else port for name, port in config.ports}
-    return config.model_copy(
-        update={
-            "name": "bench-line-2",
-            "ports": config.ports.model_copy(update=ports),
-            "verifiers": config.verifiers.model_copy(update={"rank_in_engine": False}),
         }
     )
 
@@ -78,10 +63,7 @@ def main() -> None:
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
     requests_each, output_tokens = (1, 24) if args.quick else (2, 48)
     cells = {f"concurrency {n}": n for n in concurrencies}
-    ours = {PACELINE: config}
-    if not args.quick:
-        ours[OWN_PROCESS] = with_rank_in_a_process(config)
-    clusters = {arm: LocalCluster(its_config, __file__) for arm, its_config in ours.items()}
+    cluster = LocalCluster(config, __file__)
     tokenizer = resolve_source(config.model.source, config.folders.models)
     with tempfile.TemporaryDirectory() as logs, contextlib.ExitStack() as stack:
         console.print("  starting vLLM with and without speculation")
@@ -89,12 +71,11 @@ def main() -> None:
             PLAIN: stack.enter_context(PlainVllm(config, PORT, Path(logs) / "plain.log")),
             NONE: stack.enter_context(PlainVllm(plain, NONE_PORT, Path(logs) / "none.log")),
         }
-        for arm, cluster in clusters.items():
-            stack.callback(cluster.down)
-            start(arm, cluster)
+        stack.callback(cluster.down)
+        start(PACELINE, cluster)
         for server in servers.values():
             server.wait()
-        urls = {arm: part.url for arm, part in {**clusters, **servers}.items()}
+        urls = {arm: part.url for arm, part in {PACELINE: cluster, **servers}.items()}
         urls[SAME] = urls[PLAIN]
         for url in set(urls.values()):
             run_load(url, config.model.name, tokenizer, Load(2, 2, INPUT_TOKENS, 8), seed=10_000)
@@ -109,10 +90,10 @@ def main() -> None:
                 TTFT.name: result["median_ttft_ms"],
             }
 
-        arms = [*clusters, PLAIN, SAME, NONE]
+        arms = [PACELINE, PLAIN, SAME, NONE]
         bench = Bench("line", arms, list(cells), [THROUGHPUT, TTFT])
         bench.run(measure, args.repetitions or (1 if args.quick else 5))
-        bench.finish([Comparison(arm, PLAIN, SAME, THROUGHPUT, 0.97) for arm in clusters])
+        bench.finish([Comparison(PACELINE, PLAIN, SAME, THROUGHPUT, 0.97)])
 
 
 if __name__ == "__main__":
