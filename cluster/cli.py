@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -188,10 +189,19 @@ def _find(which: str | None) -> list[LocalCluster]:
         return [cluster] if cluster.folder.exists() else []
     states = all_states(FoldersConfig().run)
     return [
-        LocalCluster(ClusterConfig.model_validate(state.config), state.config_file)
+        LocalCluster(_config_of(folder, state), state.config_file)
         for folder, state in states.items()
         if which in (None, folder.name)
     ]
+
+
+def _config_of(folder: Path, state: RunState) -> ClusterConfig:
+    try:
+        return ClusterConfig.model_validate(state.config)
+    except ValidationError as error:
+        raise ClusterError(
+            f"{folder} is of a cluster that another version of paceline started; use that version"
+        ) from error
 
 
 def _running(which: str | None) -> tuple[LocalCluster, RunState]:
