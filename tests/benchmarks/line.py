@@ -8,12 +8,9 @@ server, the same server once more (A/A), and plain vLLM without speculation.
 
 import argparse
 import contextlib
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import yaml
 from harness import Bench, Comparison, Metric, console
 from load import Load, run_load
 from plain_vllm import PlainVllm
@@ -42,15 +39,6 @@ def bench_config() -> ClusterConfig:
     )
 
 
-def start(arm: str, cluster: LocalCluster) -> None:
-    """Starts a cluster with the command line: a process can adopt one cluster's environment."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(cluster.config.model_dump(mode="json"), file)
-        file.flush()
-        console.print(f"  starting {arm}")
-        subprocess.run([sys.executable, "-m", "cluster.cli", "up", file.name], check=True)
-
-
 def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -72,7 +60,7 @@ def main() -> None:
             NONE: stack.enter_context(PlainVllm(plain, NONE_PORT, Path(logs) / "none.log")),
         }
         stack.callback(cluster.down)
-        start(PACELINE, cluster)
+        cluster.up(lambda step: console.print(f"  paceline: {step}"))
         for server in servers.values():
             server.wait()
         urls = {arm: part.url for arm, part in {PACELINE: cluster, **servers}.items()}
@@ -90,8 +78,7 @@ def main() -> None:
                 TTFT.name: result["median_ttft_ms"],
             }
 
-        arms = [PACELINE, PLAIN, SAME, NONE]
-        bench = Bench("line", arms, list(cells), [THROUGHPUT, TTFT])
+        bench = Bench("line", [PACELINE, PLAIN, SAME, NONE], list(cells), [THROUGHPUT, TTFT])
         bench.run(measure, args.repetitions or (1 if args.quick else 5))
         bench.finish([Comparison(PACELINE, PLAIN, SAME, THROUGHPUT, 0.97)])
 
