@@ -10,6 +10,7 @@ It stands outermost on the replica's own port too, so a client that goes round t
 proxy meets the same door.
 """
 
+import asyncio
 import logging
 import traceback
 from typing import Protocol
@@ -41,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 CALLER = "caller"
 """Where the ASGI scope's `state` holds the `Caller`, for the layers behind."""
+
+HANG_UP_S = 2.0
+"""How long vLLM may take to end a request whose client has left, before it is cancelled."""
 
 _POLICY_VIOLATION = 1008
 
@@ -102,7 +106,7 @@ class FrontDoor:
                 "state": {**scope.get("state", {}), CALLER: caller},
             }
             fields = FIELDS[route.body] if route.body else ()
-            await self._pass_on(inner, upload.receive, ShapedResponse(send, fields, for_anthropic))
+            await self._pass_on(inner, upload, ShapedResponse(send, fields, for_anthropic))
 
     def _let_in(self, method: str, path: str, headers: Headers) -> tuple[Route, Caller]:
         tenant = NO_TENANT if is_open(method, path) else self._authenticate(headers)
@@ -130,10 +134,10 @@ class FrontDoor:
             body["cache_salt"] = policy.salt_for(caller.domain, body["model"])
         upload.replacement = encode(body)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, response: ShapedResponse) -> None:
+    async def _pass_on(self, scope: Scope, upload: Upload, response: ShapedResponse) -> None:
         self.in_flight += 1
         try:
-            await self.app(scope, receive, response)
+            await self._run(scope, upload, response)
         except Exception as error:
             # Its text may hold what the client sent; its kind and place do not.
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -144,6 +148,22 @@ class FrontDoor:
             await response.fail(of_status(500))
         finally:
             self.in_flight -= 1
+
+    async def _run(self, scope: Scope, upload: Upload, response: ShapedResponse) -> None:
+        """The app, in a task that learns from `receive` that the client left.
+
+        Serve cancels a request whose client left. vLLM's handlers wait for a task of their
+        own, which outlives them when they are cancelled: told first, they end it.
+        """
+        app = asyncio.ensure_future(self.app(scope, upload.receive, response))
+        try:
+            await asyncio.shield(app)
+        except asyncio.CancelledError:
+            upload.hang_up()
+            await asyncio.wait([app], timeout=0 if response.is_started else HANG_UP_S)
+            raise
+        finally:
+            app.cancel()
 
     def _count_refusal(self, reason: str) -> None:
         if self._observer is not None:

@@ -36,6 +36,7 @@ class Upload:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._is_replaced = False
+        self._hung_up = asyncio.Event()
         self.is_whole = False
         """Whether all of it has been read."""
         self.replacement: bytes | None = None
@@ -67,9 +68,23 @@ class Upload:
     async def receive(self) -> Message:
         """The app's `receive`: the replacement once, then what the server has to say."""
         if self.replacement is None or self._is_replaced:
-            return await self._receive()
+            return await self._next_message()
         self._is_replaced = True
         return {"type": "http.request", "body": self.replacement, "more_body": False}
+
+    def hang_up(self) -> None:
+        """The app hears from now on that the client has left, whatever the server says."""
+        self._hung_up.set()
+
+    async def _next_message(self) -> Message:
+        message = asyncio.ensure_future(self._receive())
+        hung_up = asyncio.ensure_future(self._hung_up.wait())
+        try:
+            await asyncio.wait([message, hung_up], return_when=asyncio.FIRST_COMPLETED)
+            return {"type": "http.disconnect"} if hung_up.done() else message.result()
+        finally:
+            message.cancel()
+            hung_up.cancel()
 
 
 def parse_object(raw: bytes) -> Body:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Line:
 
     config_file: Path
     config: dict[str, Any]
+    _clients: dict[str, openai.OpenAI] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -51,7 +52,17 @@ class Line:
 
     def client(self, key: str = "none") -> openai.OpenAI:
         """An openai client of this line that never retries by itself."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=180)
+        if key not in self._clients:
+            self._clients[key] = openai.OpenAI(
+                base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=180
+            )
+        return self._clients[key]
+
+    def close(self) -> None:
+        """Closes the clients' connections."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
 
     def paceline(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Runs the command line as a user would."""
@@ -149,6 +160,7 @@ class Lines:
     def end(self) -> None:
         """Ends the current line, if there is one."""
         if self._current is not None:
+            self._current[1].close()
             paceline("down", str(self._current[1].config_file))
         self._current = None
 

@@ -5,11 +5,14 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
+from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 
 from replicas.verifier.front_door import CALLER, Caller, FrontDoor, FrontDoorPolicy, path_below_root
 from replicas.verifier.keys import parse_keys
@@ -343,18 +346,53 @@ async def test_a_client_that_leaves_cancels_its_way_down(policy: FrontDoorPolicy
     assert door.in_flight == 0
 
 
-async def test_a_request_that_is_cancelled_counts_no_longer(policy: FrontDoorPolicy) -> None:
-    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(3600)
-
-    door = FrontDoor(waiting, policy)
-    task = asyncio.create_task(exchange(door, chat, JSON_HEADERS))
+async def cancel_while_in_flight(door: FrontDoor, receive: Receive) -> None:
+    task = asyncio.create_task(exchange(door, receive, JSON_HEADERS))
     while not door.in_flight:
         await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert door.in_flight == 0
+
+
+async def test_a_request_that_is_cancelled_counts_no_longer(
+    policy: FrontDoorPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicas.verifier.front_door.HANG_UP_S", 0.01)
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(3600)
+
+    await cancel_while_in_flight(FrontDoor(waiting, policy), chat)
+
+
+async def test_a_cancelled_request_leaves_no_work_behind(policy: FrontDoorPolicy) -> None:
+    """vLLM's handlers work in a task that only its own look at `receive` ends."""
+    ended = asyncio.Event()
+    messages = [await chat()]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.Future()
+
+    async def generate() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    @with_cancellation
+    async def handler(_: object, request: Request) -> None:
+        await generate()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope | {"app": SimpleNamespace(state=object())}, receive)
+        await request.body()
+        await handler(None, request)
+
+    await cancel_while_in_flight(FrontDoor(app, policy), receive)
+    await asyncio.wait_for(ended.wait(), 1)
 
 
 async def test_a_client_that_leaves_while_sending_gets_nothing(
