@@ -6,8 +6,7 @@ that first (`cluster/environment.py`).
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import httpx
 import ray
@@ -15,6 +14,7 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from cluster.app import build_app
+from cluster.connection import connected
 from cluster.errors import DeployFailed, PartFailed
 from configs.schema import ClusterConfig
 
@@ -46,21 +46,6 @@ def deploy(config: ClusterConfig, url: str, report: Callable[[str], None]) -> No
         )
         _wait_until_running(config, report)
         _wait_until_it_answers(url)
-
-
-@contextmanager
-def connected(config: ClusterConfig) -> Iterator[None]:
-    """Connects this process to the config's local Ray cluster for a while."""
-    ray.init(
-        address=f"127.0.0.1:{config.ports.ray}",
-        namespace="serve",
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _wait_until_running(config: ClusterConfig, report: Callable[[str], None]) -> None:

@@ -121,7 +121,7 @@ def _from_ray(
     import ray
     from ray import serve
 
-    from cluster.deploy import connected
+    from cluster.connection import connected
 
     try:
         with connected(cluster.config):

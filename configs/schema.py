@@ -271,6 +271,12 @@ class VerifierConfig(Section):
         description="CPU only: cores of each rank, as VLLM_CPU_OMP_THREADS_BIND takes them. None: "
         "`auto` for a single rank on the machine, `nobind` for more.",
     )
+    rank_in_engine: bool = Field(
+        True,
+        description="CPU only: run a single rank inside the engine's process. vLLM by itself gives "
+        "it a process of its own, to bind its threads, and then the engine spins on a core while "
+        "it waits; inside, our measurement was half again as fast (docs/benchmarks.md).",
+    )
     start_timeout_s: int = Field(
         1800, ge=10, description="How long a verifier may take to load before it counts as failed."
     )
@@ -473,6 +479,11 @@ class ClusterConfig(Section):
     def runs_on_this_machine(self) -> bool:
         """Whether this is the whole cluster's machine: its private Redis is on loopback."""
         return self.redis.url is None
+
+    @property
+    def rank_in_engine(self) -> bool:
+        """Whether a verifier's only rank runs inside its engine."""
+        return self.hardware.kind == "cpu" and self.verifiers.rank_in_engine
 
     @property
     def block_tokens(self) -> int:

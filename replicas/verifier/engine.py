@@ -17,14 +17,22 @@ class VerifierEngine(VLLMEngine):  # type: ignore[misc]
     """Ray's vLLM engine, whose client also reports to `telemetry`."""
 
     def __init__(
-        self, llm_config: LLMConfig, *, telemetry: VerifierTelemetry, replica_id: str
+        self,
+        llm_config: LLMConfig,
+        *,
+        telemetry: VerifierTelemetry,
+        replica_id: str,
+        rank_in_engine: bool,
     ) -> None:
         super().__init__(llm_config)
         self._telemetry = telemetry
         self._replica_id = replica_id
+        self._rank_in_engine = rank_in_engine
 
-    def _start_async_llm_engine(self, *args: Any) -> Any:
-        client = super()._start_async_llm_engine(*args)
+    def _start_async_llm_engine(self, args: Any, config: Any, placement_group: Any) -> Any:
+        if self._rank_in_engine and config.parallel_config.world_size == 1:
+            config.parallel_config.distributed_executor_backend = "uni"
+        client = super()._start_async_llm_engine(args, config, placement_group)
         client.logger_manager.stat_loggers.append(StepListener(self._telemetry))
         client.generate = watched(
             client.generate, self._replica_id, self.llm_config.model_id, self._telemetry

@@ -65,6 +65,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
                     VerifierEngine,
                     telemetry=self._telemetry,
                     replica_id=context.replica_id.unique_id,
+                    rank_in_engine=config.rank_in_engine,
                 ),
             )
         registry = Registry(redis_settings(config), config.name)

@@ -3,7 +3,9 @@
     make bench-line            QUICK=1 make bench-line
 
 Arms: paceline (HAProxy, router, front door, Ray Serve, vLLM), plain vLLM's API
-server, the same server once more (A/A), and plain vLLM without speculation.
+server, the same server once more (A/A), and plain vLLM without speculation. On a CPU
+paceline keeps a single rank inside the engine, where vLLM gives it a process of its own;
+`line.py --rank-in-process` measures it as vLLM has it, for what the line alone costs.
 """
 
 import argparse
@@ -23,19 +25,17 @@ PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no specul
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
 TTFT = Metric("median TTFT", "ms", higher_is_better=False)
 PORT, NONE_PORT = 8117, 8118
-INPUT_TOKENS = 128
+INPUT_TOKENS, OUTPUT_TOKENS = 128, 48
 
 
-def bench_config() -> ClusterConfig:
+def bench_config(rank_in_engine: bool) -> ClusterConfig:
     """configs/local.yaml without prefix caching: an arm must not find what another computed."""
     config = load_config(Path("configs/local.yaml"))
     verifiers = config.verifiers
     kv_cache = verifiers.kv_cache.model_copy(update={"prefix_caching": False})
+    changes = {"kv_cache": kv_cache, "rank_in_engine": rank_in_engine}
     return config.model_copy(
-        update={
-            "name": "bench-line",
-            "verifiers": verifiers.model_copy(update={"kv_cache": kv_cache}),
-        }
+        update={"name": "bench-line", "verifiers": verifiers.model_copy(update=changes)}
     )
 
 
@@ -44,12 +44,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
     parser.add_argument("--repetitions", type=int, help="default 5, quick 1")
+    parser.add_argument("--rank-in-process", action="store_true", help="as vLLM runs a CPU rank")
     args = parser.parse_args()
-    config = bench_config()
+    config = bench_config(rank_in_engine=not args.rank_in_process)
     no_drafts = config.drafting.model_copy(update={"colocated": None})
     plain = config.model_copy(update={"drafting": no_drafts})
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
-    requests_each, output_tokens = (1, 24) if args.quick else (2, 48)
+    requests_each = 1 if args.quick else 2
     cells = {f"concurrency {n}": n for n in concurrencies}
     cluster = LocalCluster(config, __file__)
     tokenizer = resolve_source(config.model.source, config.folders.models)
@@ -70,7 +71,7 @@ def main() -> None:
 
         def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
             n = cells[cell]
-            load = Load(n, max(4, requests_each * n), INPUT_TOKENS, output_tokens)
+            load = Load(n, max(8, requests_each * n), INPUT_TOKENS, OUTPUT_TOKENS)
             seed = 100 * n + repetition
             result = run_load(urls[arm], config.model.name, tokenizer, load, seed)
             return {
