@@ -1,4 +1,4 @@
-"""Builds the Serve application: one verifier deployment behind our router.
+"""Builds the Serve application: verifiers behind our router, and their draft workers.
 
 `paceline up`, `serve run` and `serve deploy` all come through `build_app`.
 """
@@ -14,6 +14,8 @@ from ray.serve.llm import LLMConfig
 from cluster.environment import require_fast_path
 from cluster.models import resolve_source
 from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
+from configs.schema import DraftWorkerConfig
+from replicas.draft.worker import DraftWorker, draft_worker_environment
 from replicas.verifier.engine_options import engine_args, verifier_environment
 from router.ingress import IngressRouter
 
@@ -21,6 +23,7 @@ ROUTERS = {"least_loaded": "router.serve_router:LeastLoadedRouter"}
 ROUTING_STATS_PERIOD_S = 2.0
 HEALTH_CHECK_PERIOD_S = 5.0
 ROUTER_MAX_ONGOING_REQUESTS = 1000
+DRAFT_WORKER_SHUTDOWN_S = 2.0
 # Each request has one line already, from the verifier, with what it cost.
 LOGGING = {"enable_access_log": False}
 
@@ -44,7 +47,36 @@ def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
         config = parse_config(config, source="args")
     if problems := check(config, gather_facts(config), "args", secrets=True):
         raise ConfigError(problems)
-    return _with_router(_build_direct_streaming_llm_deployment(llm_config(config)))
+    verifiers = _build_direct_streaming_llm_deployment(llm_config(config))
+    if config.drafting.split is not None:
+        verifiers = _with_draft_workers(verifiers, config, config.drafting.split.workers)
+    return _with_router(verifiers)
+
+
+def _with_draft_workers(
+    verifiers: Application, config: ClusterConfig, workers: DraftWorkerConfig
+) -> Application:
+    """Has Serve deploy draft workers with the verifiers, which find them by the registry."""
+    drafters = serve.deployment(
+        DraftWorker,
+        num_replicas=workers.replicas,
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        graceful_shutdown_timeout_s=DRAFT_WORKER_SHUTDOWN_S,
+        logging_config=LOGGING,
+        ray_actor_options={
+            "num_cpus": workers.cpus,
+            "num_gpus": workers.gpus,
+            "resources": workers.resources,
+            "runtime_env": {"env_vars": draft_worker_environment(config)},
+        },
+    )
+    source = resolve_source(config.model.source, config.folders.models)
+    bound = verifiers._bound_deployment
+    return bound.bind(
+        *bound.init_args,
+        **bound.init_kwargs,
+        draft_workers=drafters.bind(config.model_dump(mode="json"), source),
+    )
 
 
 def _with_router(verifiers: Application) -> Application:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -41,6 +42,9 @@ errors = Console(stderr=True, highlight=False)
 
 FIRST_QUESTION = "Explain in three short sentences why a group of cyclists rides faster in a line."
 ANSWER_TOKENS = 256
+COUNTS_TIMEOUT_S = 5.0
+"""Counts of drafts travel once a second, twice."""
+POLL_S = 0.25
 
 ConfigFile = Annotated[Path, typer.Argument(help="A cluster's YAML file.", show_default=False)]
 Which = Annotated[
@@ -215,8 +219,25 @@ def _running(which: str | None) -> tuple[LocalCluster, RunState]:
 
 
 def _answer(cluster: LocalCluster, question: str, max_tokens: int) -> None:
+    from cluster.status import accepted_by_source
+
+    before = accepted_by_source(cluster)
+    conversation = Conversation(cluster.url, cluster.config.model.name, max_tokens)
     console.print(f"\n[bold]> {question}[/]")
-    _stream(Conversation(cluster.url, cluster.config.model.name, max_tokens), question)
+    _stream(conversation, question)
+    if cluster.config.drafting.split is None or conversation.stats is None:
+        return
+    deadline_s = time.monotonic() + COUNTS_TIMEOUT_S
+    while True:
+        now = accepted_by_source(cluster)
+        found = {source: count - before.get(source, 0) for source, count in now.items()}
+        if sum(found.values()) >= conversation.stats.accepted_tokens:
+            break
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(POLL_S)
+    told = ", ".join(f"{count} from {source}" for source, count in found.items() if count)
+    console.print(f"[dim]accepted tokens: {told or 'none'}[/]\n")
 
 
 def _stream(conversation: Conversation, question: str) -> None:
@@ -292,7 +313,9 @@ def _as_data(seen: object) -> object:
     if isinstance(seen, tuple | list):
         return [_as_data(item) for item in seen]
     if hasattr(seen, "__struct_fields__"):
-        return {name: getattr(seen, name) for name in seen.__struct_fields__}
+        return msgspec.to_builtins(seen)
+    if isinstance(seen, dict):
+        return {key: _as_data(value) for key, value in seen.items()}
     return seen
 
 

@@ -7,6 +7,7 @@ started and nothing else.
 
 import importlib
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 from cluster.environment import haproxy_folder, local_environment
 from cluster.errors import AlreadyStarting, ClusterError, OtherClusterRuns, PortsTaken
 from cluster.models import ensure_model
-from cluster.parts import start_ray, start_redis
+from cluster.parts import start_ray, start_redis, write_secret
 from cluster.processes import (
     RUN_ID_VARIABLE,
     busy_ports,
@@ -32,6 +33,7 @@ from cluster.processes import (
 )
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
+from replicas.cluster_token import token_file
 from replicas.verifier.engine_options import engine_args
 
 LOOPBACK = "127.0.0.1"
@@ -138,6 +140,8 @@ class LocalCluster:
             started_at_s=time.time(),
         )
         state.save(self.folder)
+        if self.config.drafting.split is not None:
+            write_secret(token_file(self.folder), secrets.token_hex(32))
 
         def redis_started(pid: int) -> None:
             nonlocal state

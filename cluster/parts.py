@@ -42,9 +42,9 @@ def start_redis(
     if binary is None:
         raise PartMissing("redis-server", "install it with `make redis` (Debian: redis-server)")
     password = secrets.token_urlsafe(24)
-    _write_secret(password_file(folder), password)
+    write_secret(password_file(folder), password)
     settings = folder / "redis" / "redis.conf"
-    _write_secret(
+    write_secret(
         settings,
         f"bind {LOOPBACK}\nport {config.ports.redis}\nprotected-mode yes\n"
         f'requirepass {password}\ndir {settings.parent}\nsave ""\nappendonly no\n'
@@ -67,7 +67,7 @@ def start_ray(
     Raises:
         PartFailed: Ray did not come up; carries its log.
     """
-    _write_secret(ray_token_file(folder), secrets.token_hex(32))
+    write_secret(ray_token_file(folder), secrets.token_hex(32))
     ports, log = config.ports, folder / "logs" / "ray.log"
     command = [
         str(Path(sys.executable).parent / "ray"),
@@ -124,6 +124,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _write_secret(file: Path, text: str) -> None:
+def write_secret(file: Path, text: str) -> None:
+    """Writes a file that only its owner can read."""
     file.touch(mode=0o600)
     file.write_text(text)

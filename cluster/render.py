@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cluster.status import NodeStatus, Snapshot, VerifierStatus
+from cluster.status import DraftWorkerStatus, NodeStatus, Snapshot, VerifierStatus
 
 
 def snapshot(seen: Snapshot) -> RenderableType:
-    """The whole status, top to bottom: cluster, nodes, verifiers, notes."""
+    """The whole status, top to bottom: cluster, nodes, verifiers, drafting, notes."""
     states = ", ".join(f"{count} {state.lower()}" for state, count in seen.replica_states.items())
     restarts = max(0, seen.starts - len(seen.verifiers))
     lines = [
@@ -29,6 +29,10 @@ def snapshot(seen: Snapshot) -> RenderableType:
         _load(seen.verifiers),
         _tokens(seen.verifiers),
     ]
+    if any(verifier.report.draft_sources for verifier in seen.verifiers):
+        parts.append(_sources(seen.verifiers))
+    if seen.draft_workers:
+        parts.append(_draft_workers(seen.draft_workers))
     parts += [Text(f"! {note}", style="yellow") for note in seen.notes]
     return Group(*parts)
 
@@ -84,6 +88,49 @@ def _tokens(verifiers: tuple[VerifierStatus, ...]) -> Table:
             str(report.accepted_tokens),
             _or_dash(verifier.acceptance, "{:.0%}"),
             _or_dash(verifier.tokens_per_step, "{:.2f}"),
+        )
+    return table
+
+
+def _sources(verifiers: tuple[VerifierStatus, ...]) -> Table:
+    """Where the drafts came from, and how far into a draft the target agreed."""
+    table = _table(
+        *("verifier", "drafts from"), right=("drafted", "accepted", "acceptance", "by place")
+    )
+    for verifier in verifiers:
+        for source, counts in sorted(verifier.report.draft_sources.items()):
+            drafted, accepted = sum(counts.drafted), sum(counts.accepted)
+            places = [
+                f"{right / seen:.0%}" if seen else "-"
+                for seen, right in zip(counts.drafted, counts.accepted, strict=True)
+            ]
+            table.add_row(
+                verifier.report.worker_id,
+                source,
+                str(drafted),
+                str(accepted),
+                _or_dash(accepted / drafted if drafted else None, "{:.0%}"),
+                " ".join(places),
+            )
+    return table
+
+
+def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
+    table = _table(
+        *("draft worker", "endpoint", "kinds", "seen as"),
+        right=("sessions", "drafts/s", "busy", "bad asks"),
+    )
+    for worker in workers:
+        report = worker.report
+        table.add_row(
+            report.worker_id,
+            report.endpoint.removeprefix("tcp://"),
+            ", ".join(report.kinds),
+            ", ".join(sorted(set(worker.seen_as.values()))) or "-",
+            str(report.sessions),
+            f"{worker.drafted_per_s:.0f}",
+            f"{report.busy_ratio:.0%}",
+            str(sum(report.malformed.values())),
         )
     return table
 

@@ -5,6 +5,7 @@ says it.
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from cluster.local import LocalCluster
 from cluster.state import RunState
 from kvstore.errors import StoreUnavailable
 from kvstore.redis_client import redis_settings
-from kvstore.registry import VerifierReport, read_live
+from kvstore.registry import DraftWorkerReport, Listing, VerifierReport, read_live
 
 RATE_WINDOW_S = 1.2
 
@@ -38,6 +39,22 @@ class VerifierStatus:
 
 
 @dataclass(frozen=True)
+class DraftWorkerStatus:
+    """One draft worker, as it reports itself and as the verifiers see it.
+
+    Attributes:
+        drafted_per_s: Draft tokens per second.
+        seen_as: What each verifier says of it, by verifier: `closed` is good, `open` means
+            that it is left alone for a while.
+    """
+
+    report: DraftWorkerReport
+    uptime_s: float
+    drafted_per_s: float
+    seen_as: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The whole cluster at one moment.
 
@@ -55,6 +72,7 @@ class Snapshot:
     replica_states: dict[str, int]
     nodes: tuple[NodeStatus, ...]
     verifiers: tuple[VerifierStatus, ...]
+    draft_workers: tuple[DraftWorkerStatus, ...]
     starts: int
     notes: tuple[str, ...]
 
@@ -66,9 +84,9 @@ def gather(cluster: LocalCluster, state: RunState) -> Snapshot:
     """
     notes: list[str] = []
     application, replica_states, nodes = _from_ray(cluster, notes)
-    before, _ = _reports(cluster, notes)
+    before, drafters_before, _ = _reports(cluster, notes)
     time.sleep(RATE_WINDOW_S)
-    after, starts = _reports(cluster, notes)
+    after, drafters, starts = _reports(cluster, notes)
     now_s = time.time()
     return Snapshot(
         name=cluster.config.name,
@@ -81,9 +99,27 @@ def gather(cluster: LocalCluster, state: RunState) -> Snapshot:
             verifier_status(report, before.get(worker_id), now_s)
             for worker_id, report in sorted(after.items())
         ),
+        draft_workers=tuple(
+            draft_worker_status(report, drafters_before.get(worker_id), after.values(), now_s)
+            for worker_id, report in sorted(drafters.items())
+        ),
         starts=starts,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def accepted_by_source(cluster: LocalCluster) -> dict[str, int]:
+    """Accepted draft tokens of all verifiers since their start, by where they came from.
+
+    Raises:
+        StoreUnavailable: The registry can't be read.
+    """
+    accepted: dict[str, int] = {}
+    settings = redis_settings(cluster.config)
+    for report in read_live(settings, cluster.config.name, "verifier").reports:
+        for source, counts in report.draft_sources.items():
+            accepted[source] = accepted.get(source, 0) + sum(counts.accepted)
+    return accepted
 
 
 def verifier_status(
@@ -104,14 +140,47 @@ def verifier_status(
     )
 
 
-def _reports(cluster: LocalCluster, notes: list[str]) -> tuple[dict[str, VerifierReport], int]:
+def draft_worker_status(
+    report: DraftWorkerReport,
+    earlier: DraftWorkerReport | None,
+    verifiers: Iterable[VerifierReport],
+    now_s: float,
+) -> DraftWorkerStatus:
+    """What two reports of one draft worker and those of the verifiers say together."""
+    drafted_per_s = 0.0
+    if earlier is not None and report.reported_at_s > earlier.reported_at_s:
+        drafted = report.drafted_tokens - earlier.drafted_tokens
+        drafted_per_s = drafted / (report.reported_at_s - earlier.reported_at_s)
+    return DraftWorkerStatus(
+        report=report,
+        uptime_s=now_s - report.started_at_s,
+        drafted_per_s=drafted_per_s,
+        seen_as={
+            verifier.worker_id: verifier.draft_workers.get(report.worker_id, "not known yet")
+            for verifier in verifiers
+        },
+    )
+
+
+def _reports(
+    cluster: LocalCluster, notes: list[str]
+) -> tuple[dict[str, VerifierReport], dict[str, DraftWorkerReport], int]:
+    name = cluster.config.name
+    verifiers: Listing[VerifierReport] = Listing((), (), 0)
+    drafters: Listing[DraftWorkerReport] = Listing((), (), 0)
     try:
-        listing = read_live(redis_settings(cluster.config), cluster.config.name, "verifier")
+        settings = redis_settings(cluster.config)
+        verifiers = read_live(settings, name, "verifier")
+        if cluster.config.drafting.split is not None:
+            drafters = read_live(settings, name, "draft")
     except StoreUnavailable as error:
         notes.append(f"the registry can't be read: {error}")
-        return {}, 0
-    notes.extend(listing.skipped)
-    return {report.worker_id: report for report in listing.reports}, listing.starts
+    notes.extend([*verifiers.skipped, *drafters.skipped])
+    return (
+        {report.worker_id: report for report in verifiers.reports},
+        {report.worker_id: report for report in drafters.reports},
+        verifiers.starts,
+    )
 
 
 def _from_ray(

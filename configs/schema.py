@@ -344,13 +344,45 @@ class DraftWorkerConfig(Section):
     cpus: float = Field(1, ge=0, description="CPU cores of one worker.")
     gpus: float = Field(0, ge=0, description="GPUs of one worker, 0-1 or whole.")
     resources: dict[str, float] = Field({}, description="Custom Ray resources, for placement.")
+    memory_mib: int = Field(
+        256, ge=1, le=1048576, description="Memory for the contexts of sessions, MiB a worker."
+    )
     draft: DraftModelConfig | None = Field(None, description="Weights of kind `model`.")
+    env: dict[str, str] = Field({}, description="Environment variables of draft workers.")
 
 
 class SplitDrafting(Section):
     """Drafts made by draft workers, in processes and on nodes of their own."""
 
     workers: DraftWorkerConfig = DraftWorkerConfig()
+    token: SecretRef | None = Field(
+        None,
+        description="Secret of at least 16 bytes by which verifiers and draft workers know each "
+        "other. None: `paceline up` makes one for a cluster on this machine.",
+    )
+    shortest_match: int = Field(
+        2, ge=1, le=16, description="Prompt lookup: matches of fewer tokens don't count."
+    )
+    local_lookup: bool = Field(
+        True,
+        description="Prompt lookup in the verifier itself where no worker's draft is there.",
+    )
+    ahead: int = Field(
+        16,
+        ge=0,
+        le=192,
+        description="Tokens by which a worker's answer may run ahead of the draft that was asked "
+        "for. They are the next step's draft if all goes well, and nobody waits for them.",
+    )
+    wait_fraction: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Longest wait for drafts in one step, as a part of the measured step time.",
+    )
+    wait_max_ms: float = Field(
+        20.0, ge=0, le=1000, description="Longest wait for drafts in one step, whatever it takes."
+    )
 
 
 class DraftingConfig(Section):
@@ -359,6 +391,11 @@ class DraftingConfig(Section):
     max_length: int = Field(4, ge=1, le=64, description="Longest draft of one step, tokens.")
     colocated: ColocatedDrafting | None = None
     split: SplitDrafting | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anybody does."""
+        return self.colocated is not None or self.split is not None
 
 
 class KvTier(Section):
@@ -444,6 +481,8 @@ class PortsConfig(Section):
     haproxy_stats: Port = Field(8404, description="HAProxy's statistics page, loopback.")
     replicas_from: Port = Field(30000, description="First HTTP port of replicas.")
     replicas_to: Port = Field(31000, description="Last HTTP port of replicas.")
+    drafts_from: Port = Field(31001, description="First port of draft workers.")
+    drafts_to: Port = Field(31100, description="Last port of draft workers.")
 
 
 class FoldersConfig(Section):

@@ -1,7 +1,8 @@
-"""Which weights a folder holds, as one short string.
+"""Which weights and which tokenizer a folder holds, each as one short string.
 
-Verifiers announce it, and it is part of what KV blocks are keyed by: blocks computed
-with other weights at the same path must never be taken for these.
+Verifiers announce the weights', and it is part of what KV blocks are keyed by: blocks
+computed with other weights at the same path must never be taken for these. Draft workers
+announce the tokenizer's: token ids that mean something else make no drafts.
 """
 
 import hashlib
@@ -14,6 +15,16 @@ CONFIG_FILES = ("config.json", "adapter_config.json")
 MAX_HEADER_BYTES = 100 * 2**20  # The safetensors library's own limit.
 SAMPLED_TENSORS_PER_FILE = 512
 SAMPLE_BYTES = 4096
+# Each of them names tokens by their ids, where there is no tokenizer.json.
+VOCABULARY_FILES = (
+    "tokenizer.model",
+    "spiece.model",
+    "tekken.json",
+    "tiktoken.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
 
 
 def weights_fingerprint(folder: Path) -> str:
@@ -54,6 +65,46 @@ def weights_fingerprint(folder: Path) -> str:
                 length = min(SAMPLE_BYTES, end - start)
                 add(os.pread(fd, length, (start + end - length) // 2))
     return digest.hexdigest()
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """A SHA-256 (hex) that is equal wherever token ids mean the same.
+
+    Covers tokenizer.json or, where there is none, `VOCABULARY_FILES`; and the tokens that
+    added_tokens.json and `added_tokens_decoder` of tokenizer_config.json add. Chat template
+    and other settings of tokenizer_config.json are not covered.
+
+    Raises:
+        FileNotFoundError: none of the files that hold a vocabulary lies in the folder.
+        ValueError: tokenizer_config.json is not a JSON object.
+    """
+    names = ["tokenizer.json"]
+    if not (folder / names[0]).is_file():
+        names = [name for name in VOCABULARY_FILES if (folder / name).is_file()]
+    if not names:
+        raise FileNotFoundError(f"no tokenizer.json or other vocabulary in {folder}")
+    parts = {name: (folder / name).read_bytes() for name in names}
+    if (folder / "added_tokens.json").is_file():
+        parts["added_tokens.json"] = (folder / "added_tokens.json").read_bytes()
+    if added := _added_tokens(folder / "tokenizer_config.json"):
+        parts["tokenizer_config.json"] = added
+    digest = hashlib.sha256()
+    for name, content in parts.items():
+        for part in (name.encode(), content):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _added_tokens(config_file: Path) -> bytes:
+    """The tokens that a tokenizer_config.json adds; b"" where it adds none or is not there."""
+    if not config_file.is_file():
+        return b""
+    try:
+        added = json.loads(config_file.read_bytes()).get("added_tokens_decoder")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{config_file} is not a JSON object") from error
+    return json.dumps(added, sort_keys=True).encode() if added else b""
 
 
 def _read_header(path: Path, fd: int, size: int) -> bytes:

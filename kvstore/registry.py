@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 import msgspec
 from msgspec import Meta
@@ -28,17 +28,31 @@ from kvstore.redis_client import RedisSettings, connect, connect_blocking, store
 logger = logging.getLogger(__name__)
 
 PROTOCOL = 1  # One more whenever an older reader would misunderstand a report.
-MAX_REPORT_BYTES = 16 * 1024
+MAX_REPORT_BYTES = 64 * 1024
 MAX_WORKERS = 4096  # Of one kind; the index keeps the latest.
 TTL_S = 5.0
 FORGET_AFTER_S = 3600
 MAX_BACKOFF_S = 5.0
 
-WorkerKind = Literal["verifier"]
+WorkerKind = Literal["verifier", "draft"]
 Text = Annotated[str, Meta(max_length=256)]
+Word = Annotated[str, Meta(max_length=32)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
+ByPosition = Annotated[list[Count], Meta(max_length=64)]
+
+
+class SourceCounts(msgspec.Struct, frozen=True):
+    """Draft tokens of one source by their place in the draft, the first at 0.
+
+    Attributes:
+        drafted: Verified, whether accepted or not.
+        accepted: Accepted.
+    """
+
+    drafted: ByPosition
+    accepted: ByPosition
 
 
 class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="verifier"):
@@ -52,6 +66,11 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         sequence_steps: Sum over steps of the sequences that got tokens in it.
         kv_cache_usage: Part of the KV cache in use, 0-1.
         ttft_sum_s: Times to first token, added up over `ttft_count` requests.
+        draft_sources: By where drafts came from; empty without split drafting.
+        draft_workers: The draft workers it knows by their ids, each with its state in words.
+        deadline_misses: Drafts that were waited for in vain.
+        draft_wait_s: Time spent waiting for drafts, added up.
+        step_s: Recent time of one engine step, by kind of step.
     """
 
     worker_id: Text
@@ -71,21 +90,65 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     output_tokens: Count
     drafted_tokens: Count
     accepted_tokens: Count
-    accepted_per_position: Annotated[list[Count], Meta(max_length=64)]
+    accepted_per_position: ByPosition
     steps: Count
     sequence_steps: Count
     kv_cache_usage: Ratio
     ttft_sum_s: Seconds
     ttft_count: Count
     reported_at_s: Seconds
+    draft_sources: Annotated[dict[Text, SourceCounts], Meta(max_length=16)] = {}
+    draft_workers: Annotated[dict[Text, Text], Meta(max_length=64)] = {}
+    deadline_misses: Count = 0
+    draft_wait_s: Seconds = 0.0
+    step_s: Annotated[dict[Text, Seconds], Meta(max_length=8)] = {}
     protocol: int = PROTOCOL
 
 
-Report = VerifierReport  # `VerifierReport | DraftWorkerReport`, when there are draft workers.
+class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="draft"):
+    """What a draft worker says about itself. Counts run since its start.
+
+    Attributes:
+        endpoint: `tcp://host:port`, where verifiers ask.
+        protocols: Versions of the messages that it can read and write.
+        kinds: Draft kinds of the config, in the order in which it tries them.
+        tokenizer_fingerprint: Verifiers ask only workers whose token ids mean the same.
+        vocab_size: Tokens; it drafts none outside.
+        sessions: Whose contexts it holds now.
+        context_tokens: Tokens of those contexts.
+        asks: What was asked, counted by session.
+        drafted_tokens: Sent, whether anybody verified them or not.
+        malformed: Messages it dropped, by the check that failed.
+        evicted_sessions: Sessions whose contexts it gave up for want of memory.
+        busy_ratio: Part of the time since the last report in which it worked, 0-1.
+    """
+
+    worker_id: Text
+    node_ip: Text
+    pid: Count
+    endpoint: Text
+    protocols: Annotated[list[Count], Meta(min_length=1, max_length=16)]
+    kinds: Annotated[list[Word], Meta(max_length=16)]
+    tokenizer_fingerprint: Text
+    vocab_size: Count
+    sessions: Count
+    context_tokens: Count
+    asks: Count
+    drafted_tokens: Count
+    malformed: Annotated[dict[Word, Count], Meta(max_length=16)]
+    evicted_sessions: Count
+    busy_ratio: Ratio
+    started_at_s: Seconds
+    reported_at_s: Seconds
+    protocol: int = PROTOCOL
+
+
+Report = VerifierReport | DraftWorkerReport
+R_co = TypeVar("R_co", bound=Report, covariant=True)
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(Generic[R_co]):
     """The live workers of one kind.
 
     Attributes:
@@ -94,7 +157,7 @@ class Listing:
         starts: Workers that came up since the cluster did; more than live ones means restarts.
     """
 
-    reports: tuple[Report, ...]
+    reports: tuple[R_co, ...]
     skipped: tuple[str, ...]
     starts: int
 
@@ -113,7 +176,7 @@ class Registry:
         self._cluster = cluster
         self._ttl_ms = round(ttl_s * 1000)
         self._client = connect(settings)
-        self._announced: set[str] = set()
+        self._announced: set[tuple[WorkerKind, str]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,11 +209,11 @@ class Registry:
                 pipe.zremrangebyscore(index, "-inf", report.reported_at_s - FORGET_AFTER_S)
                 pipe.zremrangebyrank(index, 0, -MAX_WORKERS - 1)
                 pipe.expire(index, FORGET_AFTER_S)
-                if worker_id not in self._announced:
+                if (kind, worker_id) not in self._announced:
                     pipe.incr(starts)
                 pipe.expire(starts, FORGET_AFTER_S)
                 await pipe.execute()
-        self._announced.add(worker_id)
+        self._announced.add((kind, worker_id))
 
     async def withdraw(self, kind: WorkerKind, worker_id: str) -> None:
         """Tell the cluster that a worker leaves. Nothing happens if it was not there.
@@ -164,7 +227,13 @@ class Registry:
                 pipe.zrem(_index_key(self._cluster, kind), worker_id)
                 await pipe.execute()
 
-    async def live(self, kind: WorkerKind) -> Listing:
+    @overload
+    async def live(self, kind: Literal["verifier"]) -> Listing[VerifierReport]: ...
+
+    @overload
+    async def live(self, kind: Literal["draft"]) -> Listing[DraftWorkerReport]: ...
+
+    async def live(self, kind: WorkerKind) -> Listing[Any]:
         """Who is alive now.
 
         Raises:
@@ -179,7 +248,19 @@ class Registry:
         return _listing(kind, ids, values, starts)
 
 
-def read_live(settings: RedisSettings, cluster: str, kind: WorkerKind) -> Listing:
+@overload
+def read_live(
+    settings: RedisSettings, cluster: str, kind: Literal["verifier"]
+) -> Listing[VerifierReport]: ...
+
+
+@overload
+def read_live(
+    settings: RedisSettings, cluster: str, kind: Literal["draft"]
+) -> Listing[DraftWorkerReport]: ...
+
+
+def read_live(settings: RedisSettings, cluster: str, kind: WorkerKind) -> Listing[Any]:
     """Who is alive now, for callers without an event loop.
 
     Raises:
@@ -312,7 +393,7 @@ def _ask_reports(pipe: Any, cluster: str, kind: WorkerKind, ids: list[str]) -> N
         pipe.getrange(_report_key(cluster, kind, worker_id), 0, MAX_REPORT_BYTES)
 
 
-def _listing(kind: WorkerKind, ids: list[str], values: list[Any], starts: int) -> Listing:
+def _listing(kind: WorkerKind, ids: list[str], values: list[Any], starts: int) -> Listing[Report]:
     reports, skipped = [], []
     for worker_id, value in zip(ids, values, strict=True):
         if value == b"":

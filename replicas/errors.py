@@ -3,6 +3,10 @@
 ReplicaError
 ├── NotInThisRelease     a config asks for a part that is not built yet
 ├── KeysFileError        a keys file cannot be used; names its line, never a key
+├── MalformedMessage     a draft message that cannot be read, or must not be believed
+├── NoClusterToken       the secret by which verifiers and draft workers know each other
+├── NoDraftPort          a draft worker finds no port to listen on
+├── UnknownVocabulary    nothing says how many tokens the model has
 ├── ClientLeft           the client hung up before its request was whole
 └── RequestRefused       the front door does not let a request in
     ├── NotAuthenticated     no API key, or one that nobody has
@@ -54,6 +58,83 @@ class KeysFileError(ReplicaError):
     def __str__(self) -> str:
         where = f"line {self.line} of the keys file" if self.line else "the keys file"
         return f"{where}: {self.reason}"
+
+
+class MalformedMessage(ReplicaError):
+    """A message between verifier and draft worker that cannot be read or believed.
+
+    Args:
+        what: Which check failed, a word: `frames`, `size`, `version`, `token`, `shape`,
+            `tokens`, `length` or `vocabulary`; for answers also `step`, `session` or `base`.
+        reason: What is wrong.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class NoClusterToken(ReplicaError):
+    """The secret by which verifiers and draft workers know each other can't be had.
+
+    Args:
+        reason: What is wrong with it; never quotes it.
+        remedy: What a person can do.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"no cluster token: {self.reason}; {self.remedy}"
+
+
+class NoDraftPort(ReplicaError):
+    """A draft worker finds no port to listen on.
+
+    Args:
+        host: Address it would listen on.
+        first_port: Of the ports it may take.
+        last_port: Of the ports it may take.
+        reason: What the last of them said.
+    """
+
+    def __init__(self, host: str, first_port: int, last_port: int, reason: str) -> None:
+        super().__init__(host, first_port, last_port, reason)
+        self.host = host
+        self.first_port = first_port
+        self.last_port = last_port
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"a draft worker can't listen on {self.host}, ports {self.first_port} to "
+            f"{self.last_port} ({self.reason}); mend `ports.host`, or widen "
+            "`ports.drafts_from` to `ports.drafts_to`"
+        )
+
+
+class UnknownVocabulary(ReplicaError):
+    """Nothing says how many tokens the model has.
+
+    Args:
+        source: Folder or hub id of the model.
+        reason: Why it does not say so itself.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source = source
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the vocabulary of {self.source}: {self.reason}; say it in `model.shape`"
 
 
 class ClientLeft(ReplicaError):

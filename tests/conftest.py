@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from lines import LORA, Line, Lines, base_config
@@ -17,6 +17,7 @@ from cluster.models import ensure_model
 from configs.schema import FoldersConfig
 
 NGRAM = {"max_length": 4, "colocated": {"method": "ngram"}}
+SPLIT = {"max_length": 4, "split": {"workers": {"replicas": 1, "cpus": 0}}}
 
 
 @pytest.fixture
@@ -55,16 +56,32 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
 
 @pytest.fixture
 def drafting_line(lines: Lines, tiny_adapter: Path) -> Line:
-    """One float32 verifier with vLLM's ngram and a LoRA adapter, no keys."""
-    config = base_config(drafting=NGRAM)
-    config["model"]["adapters"] = [{"name": LORA, "source": str(tiny_adapter)}]
-    return lines.get("drafting", config)
+    """One float32 verifier with a draft worker and a LoRA adapter, no keys."""
+    return lines.get("drafting", _with_adapter(base_config(drafting=SPLIT), tiny_adapter))
 
 
 @pytest.fixture
-def keyless_line(lines: Lines) -> Callable[[], Line]:
-    """Starts, when called, one float32 verifier without drafts and without keys."""
-    return lambda: lines.get("plain", base_config())
+def ngram_line(lines: Lines, tiny_adapter: Path) -> Callable[[], Line]:
+    """Starts, when called, the same with vLLM's own ngram instead of the draft worker."""
+    return lambda: lines.get("ngram", _with_adapter(base_config(drafting=NGRAM), tiny_adapter))
+
+
+@pytest.fixture
+def keyless_line(lines: Lines, tiny_adapter: Path) -> Callable[[], Line]:
+    """Starts, when called, the same without anybody who drafts."""
+    return lambda: lines.get("plain", _with_adapter(base_config(), tiny_adapter))
+
+
+@pytest.fixture
+def worker_less_line(lines: Lines) -> Line:
+    """One float32 verifier that drafts, with no draft worker but those a test brings."""
+    split = {"max_length": 4, "split": {"workers": {"replicas": 0}}}
+    return lines.get("workerless", base_config(drafting=split))
+
+
+def _with_adapter(config: dict[str, Any], adapter: Path) -> dict[str, Any]:
+    config["model"]["adapters"] = [{"name": LORA, "source": str(adapter)}]
+    return config
 
 
 @pytest.fixture(scope="session")
@@ -81,19 +98,19 @@ def beta() -> str:
 
 @pytest.fixture
 def keyed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
-    """Two float32 verifiers without drafts, behind keys of two tenants."""
+    """Two float32 verifiers with one draft worker between them, behind keys of two tenants."""
     keys = tmp_path / "keys"
     keys.touch(mode=0o600)
     hashed = hashlib.sha256(beta.encode()).hexdigest()
     keys.write_text(f"# tenants of the tests\nalpha {alpha}\nbeta sha256:{hashed}\n")
-    config = base_config(front_door={"keys": {"file": str(keys)}})
+    config = base_config(front_door={"keys": {"file": str(keys)}}, drafting=SPLIT)
     config["verifiers"] |= {"replicas": 2, "cpus": 1}
     return lines.get("keyed", config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one line run together, so that each line starts once."""
-    turn = {"drafting_line": 0, "keyless_line": 1, "keyed_line": 2}
+    turn = {"drafting_line": 0, "keyless_line": 1, "keyed_line": 2, "worker_less_line": 3}
 
     def when(item: pytest.Item) -> int:
         names = getattr(item, "fixturenames", ())

@@ -17,23 +17,38 @@ HAPROXY_PATH_BYTES = 67
 
 
 def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
-    """Every port has one listener, and the replicas' range is free of the others."""
-    first, last = config.ports.replicas_from, config.ports.replicas_to
+    """Every port has one listener, and the ranges are free of the others and of each other."""
+    ports, split = config.ports, config.drafting.split
+    ranges = {"replicas": (ports.replicas_from, ports.replicas_to, config.verifiers.replicas)}
+    if split is not None:
+        ranges["drafts"] = (ports.drafts_from, ports.drafts_to, split.workers.replicas)
     owners: dict[int, str] = {}
-    for name, port in config.ports:
-        if not isinstance(port, int) or name in ("replicas_from", "replicas_to"):
+    for name, port in ports:
+        if not isinstance(port, int) or name.endswith(("_from", "_to")):
             continue
         key = f"ports.{name}"
         owner = owners.setdefault(port, key)
         if owner != key:
             yield Finding(key, f"{port} is {owner} already; use another")
-        if first <= port <= last:
-            yield Finding(key, f"{port} is in the replicas' range, {first} to {last}; move one")
-    if last - first + 1 < (replicas := config.verifiers.replicas):
+        for of, (first, last, _) in ranges.items():
+            if first <= port <= last:
+                whose = "replicas'" if of == "replicas" else "draft workers'"
+                yield Finding(key, f"{port} is in the {whose} range, {first} to {last}; move one")
+    for of, (first, last, replicas) in ranges.items():
+        wants = "verifiers.replicas" if of == "replicas" else "drafting.split.workers.replicas"
+        if last - first + 1 < replicas:
+            yield Finding(
+                f"ports.{of}_to",
+                f"{first} to {last} are too few ports for {wants} {replicas}; raise it to "
+                f"{first + replicas - 1} or more",
+            )
+    if split is not None and (
+        ports.drafts_from <= ports.replicas_to and ports.replicas_from <= ports.drafts_to
+    ):
         yield Finding(
-            "ports.replicas_to",
-            f"{first} to {last} are too few ports for verifiers.replicas {replicas}; raise it to "
-            f"{first + replicas - 1} or more",
+            "ports.drafts_from",
+            f"{ports.drafts_from} to {ports.drafts_to} overlap the replicas' range, "
+            f"{ports.replicas_from} to {ports.replicas_to}; move one",
         )
 
 

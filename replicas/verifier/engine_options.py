@@ -8,6 +8,7 @@ the values can work together (`configs/checks.py`) and where the weights lie
 from typing import Any
 
 from configs.schema import ClusterConfig, ColocatedDrafting, DraftModelConfig
+from replicas.draft.drafters import check_kinds
 from replicas.errors import NotInThisRelease
 
 CPU_KV_CACHE_GIB = 1.0
@@ -25,10 +26,10 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         `model` and `served_model_name`, which Ray Serve LLM sets itself.
 
     Raises:
-        NotInThisRelease: The config asks for split drafting or shared KV.
+        NotInThisRelease: The config asks for kinds of drafts that are not built, or for shared KV.
     """
     if config.drafting.split is not None:
-        raise NotInThisRelease("drafting.split", "use `drafting.colocated`, or leave both out")
+        check_kinds(config.drafting.split.workers.kinds)
     if config.kv.shared:
         raise NotInThisRelease("kv.shared", "set it to false")
     model, verifiers = config.model, config.verifiers
@@ -77,6 +78,12 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
 
 def speculative_config(config: ClusterConfig) -> dict[str, Any] | None:
     """vLLM's `speculative_config`, or None where nothing is drafted."""
+    if config.drafting.split is not None:
+        return {
+            "method": "custom_class",
+            "model": "replicas.verifier.proposer.Proposer",
+            "num_speculative_tokens": config.drafting.max_length,
+        }
     colocated = config.drafting.colocated
     if colocated is None:
         return None

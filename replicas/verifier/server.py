@@ -13,15 +13,17 @@ import ray
 from fastapi import FastAPI, HTTPException
 from ray import serve
 from ray.llm._internal.common.callbacks.base import CallbackBase
+from ray.serve.handle import DeploymentHandle
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from starlette.requests import Request
 
 from configs.schema import ClusterConfig
 from configs.secrets import read_secret
-from kvstore.fingerprint import weights_fingerprint
+from kvstore.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from kvstore.redis_client import redis_settings
 from kvstore.registry import Heartbeat, Registry
+from replicas.verifier.drafting_link import DraftingLink
 from replicas.verifier.engine import VerifierEngine
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
 from replicas.verifier.keys import parse_keys
@@ -43,9 +45,17 @@ class LocalWeights(CallbackBase):  # type: ignore[misc]
 
 
 class Verifier(LLMServer):  # type: ignore[misc]
-    """One target verifier: an engine, its front door and its place in the registry."""
+    """One target verifier: an engine, its front door and its place in the registry.
 
-    async def __init__(self, llm_config: LLMConfig) -> None:  # type: ignore[misc]
+    Args:
+        llm_config: Ray Serve LLM's, with our config inside.
+        draft_workers: The deployment of draft workers, so that Serve deploys it with this one.
+            It is reached over the registry's addresses, never through Serve.
+    """
+
+    async def __init__(  # type: ignore[misc]
+        self, llm_config: LLMConfig, draft_workers: DeploymentHandle | None = None
+    ) -> None:
         log_with_serve()
         config = ClusterConfig.model_validate(llm_config.experimental_configs["paceline"])
         self.config = config
@@ -69,13 +79,21 @@ class Verifier(LLMServer):  # type: ignore[misc]
                 ),
             )
         registry = Registry(redis_settings(config), config.name)
+        self._drafting_link: DraftingLink | None = None
+        if config.drafting.split is not None:
+            self._drafting_link = DraftingLink(self.engine, registry, self._telemetry.saw_drafting)
+            await self._drafting_link.start(
+                config.model_dump(mode="json"),
+                await asyncio.to_thread(_tokenizer_fingerprint, source),
+            )
         self._heartbeat = Heartbeat(registry, self._telemetry.report, HEARTBEAT_PERIOD_S)
         await self._heartbeat.start()
 
     async def __del__(self) -> None:
         # Called by Serve when it stops the replica; a killed one just expires.
-        if (heartbeat := getattr(self, "_heartbeat", None)) is not None:
-            await heartbeat.close()
+        for part in ("_drafting_link", "_heartbeat"):
+            if (running := getattr(self, part, None)) is not None:
+                await running.close()
         await super().__del__()
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
@@ -95,7 +113,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
             domain_secret=read_secret(door.domain_salt).encode() if door.domain_salt else b"",
             vocab_size=model_config.get_vocab_size(),
             max_body_bytes=int(door.max_body_mib * (1 << 20)),
-            speculation=config.drafting.colocated is not None,
+            speculation=config.drafting.drafts,
             weights_fingerprint=self._fingerprint,
             kv_cache_dtype=config.verifiers.kv_cache.dtype,
             model_names=frozenset(
@@ -129,3 +147,8 @@ def _is_local(source: object) -> bool:
 def _fingerprint(source: str) -> str:
     """Of the weights in a folder; a hub id stands for itself."""
     return weights_fingerprint(Path(source)) if _is_local(source) else source
+
+
+def _tokenizer_fingerprint(source: str) -> str:
+    """Of the tokenizer in a folder; a hub id stands for itself."""
+    return tokenizer_fingerprint(Path(source)) if _is_local(source) else source

@@ -1,8 +1,9 @@
 """Counts of one verifier: for Prometheus, for the router and for `paceline status`.
 
-Three sources meet here: the request log (what clients got), the engine's own
-step statistics (what was drafted and accepted), and the front door (who was
-refused). Metrics are listed with their units in docs/metrics.md.
+Four sources meet here: the request log (what clients got), the engine's own
+step statistics (what was drafted and accepted), the rank that proposes (by whom, and how
+long it took), and the front door (who was refused). Metrics are listed with their units
+in docs/metrics.md.
 """
 
 import os
@@ -15,6 +16,8 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from kvstore.registry import VerifierReport
+from replicas.verifier.drafting_metrics import DraftingMetrics
+from replicas.verifier.drafting_state import DraftingState
 from replicas.verifier.request_log import Outcome, RequestRecord
 
 TTFT_BUCKETS_S = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
@@ -64,6 +67,8 @@ class VerifierTelemetry:
         self._ttft_sum_s = 0.0
         self._ttft_count = 0
         self._metrics = _Metrics()
+        self._drafting = DraftingState()
+        self._drafting_metrics: DraftingMetrics | None = None
 
     def request_started(self) -> None:
         """A request reached the engine."""
@@ -119,6 +124,13 @@ class VerifierTelemetry:
         _add(self._metrics.drafted_tokens, drafted)
         _add(self._metrics.accepted_tokens, accepted)
 
+    def saw_drafting(self, state: DraftingState) -> None:
+        """Takes in what the rank that proposes says, once a second."""
+        if self._drafting_metrics is None:
+            self._drafting_metrics = DraftingMetrics()
+        self._drafting_metrics.saw(state)
+        self._drafting = state
+
     def routing_stats(self) -> dict[str, float]:
         """What the router ranks by: requests in flight, and when (wall clock, seconds)."""
         return {"in_flight": self._in_flight, "at_s": time.time()}
@@ -150,6 +162,11 @@ class VerifierTelemetry:
             kv_cache_usage=self._kv_cache_usage,
             ttft_sum_s=self._ttft_sum_s,
             ttft_count=self._ttft_count,
+            draft_sources=self._drafting.sources,
+            draft_workers=self._drafting.workers,
+            deadline_misses=self._drafting.deadline_misses,
+            draft_wait_s=self._drafting.wait_s,
+            step_s=self._drafting.step_s,
             reported_at_s=time.time(),
         )
 

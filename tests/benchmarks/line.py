@@ -20,6 +20,7 @@ from plain_vllm import PlainVllm
 from cluster.local import LocalCluster
 from cluster.models import resolve_source
 from configs import ClusterConfig, load_config
+from configs.schema import ColocatedDrafting, DraftingConfig
 
 PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
@@ -29,13 +30,17 @@ INPUT_TOKENS, OUTPUT_TOKENS = 128, 48
 
 
 def bench_config(rank_in_engine: bool) -> ClusterConfig:
-    """configs/local.yaml without prefix caching: an arm must not find what another computed."""
+    """configs/local.yaml with vLLM's ngram, without prefix caching: no arm finds another's work."""
     config = load_config(Path("configs/local.yaml"))
     verifiers = config.verifiers
     kv_cache = verifiers.kv_cache.model_copy(update={"prefix_caching": False})
     changes = {"kv_cache": kv_cache, "rank_in_engine": rank_in_engine}
     return config.model_copy(
-        update={"name": "bench-line", "verifiers": verifiers.model_copy(update=changes)}
+        update={
+            "name": "bench-line",
+            "verifiers": verifiers.model_copy(update=changes),
+            "drafting": DraftingConfig(max_length=4, colocated=ColocatedDrafting(method="ngram")),
+        }
     )
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import json
 import logging
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +14,13 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop of `concurrency` clients over prompts of random tokens."""
+    """A closed loop of `concurrency` clients over prompts of random tokens, or over `prompts`."""
 
     concurrency: int
     requests: int
     input_tokens: int
     output_tokens: int
+    prompts: tuple[str, ...] = ()
 
 
 def run_load(url: str, model: str, tokenizer: str, load: Load, seed: int) -> dict[str, Any]:
@@ -28,20 +31,35 @@ def run_load(url: str, model: str, tokenizer: str, load: Load, seed: int) -> dic
     """
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
-    args = parser.parse_args(
-        [
-            *("--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url),
-            *("--model", model, "--served-model-name", model, "--tokenizer", tokenizer),
-            *("--dataset-name", "random", "--random-input-len", str(load.input_tokens)),
-            *("--random-output-len", str(load.output_tokens), "--ignore-eos"),
-            *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency)),
-            *("--seed", str(seed), "--temperature", "0", "--disable-tqdm"),
-            *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
-        ]
-    )
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    with contextlib.redirect_stdout(io.StringIO()):
-        result: dict[str, Any] = main(args)
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps({"prompt": prompt}) + "\n" for prompt in load.prompts)
+        file.flush()
+        args = parser.parse_args(
+            [
+                *("--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url),
+                *("--model", model, "--served-model-name", model, "--tokenizer", tokenizer),
+                *(_dataset(load, file.name)),
+                *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency)),
+                *("--seed", str(seed), "--temperature", "0", "--disable-tqdm", "--ignore-eos"),
+                *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
+            ]
+        )
+        with contextlib.redirect_stdout(io.StringIO()):
+            result: dict[str, Any] = main(args)
     if result["completed"] != load.requests:
         raise RuntimeError(f"{load.requests - result['completed']} of {load.requests} failed")
     return result
+
+
+def _dataset(load: Load, file: str) -> tuple[str, ...]:
+    output_tokens = str(load.output_tokens)
+    if load.prompts:
+        return (
+            *("--dataset-name", "custom", "--dataset-path", file),
+            *("--custom-output-len", output_tokens),
+        )
+    return (
+        *("--dataset-name", "random", "--random-input-len", str(load.input_tokens)),
+        *("--random-output-len", output_tokens),
+    )

@@ -1,4 +1,4 @@
-"""Weights that are equal have one name, and weights that are not have two."""
+"""Weights and tokenizers that are equal have one name, and others have two."""
 
 import json
 import shutil
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from tiny_models import make_tiny_llama
 
-from kvstore.fingerprint import SAMPLED_TENSORS_PER_FILE, weights_fingerprint
+from kvstore.fingerprint import (
+    SAMPLED_TENSORS_PER_FILE,
+    tokenizer_fingerprint,
+    weights_fingerprint,
+)
 
 
 @pytest.fixture
@@ -95,3 +99,54 @@ def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
     """Nothing to fingerprint is not a fingerprint."""
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
         weights_fingerprint(tmp_path)
+
+
+def write(folder: Path, **contents: object) -> Path:
+    """A folder with JSON files of these names."""
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_token_ids_that_mean_the_same_have_one_name(tmp_path: Path) -> None:
+    """Copies agree; the chat template, other settings and the weights don't matter."""
+    one = write(tmp_path / "one", tokenizer={"a": 0}, tokenizer_config={"chat_template": "x"})
+    two = write(tmp_path / "two", tokenizer={"a": 0}, tokenizer_config={"padding_side": "left"})
+    write(tmp_path / "three", tokenizer={"a": 0}, config={"vocab_size": 1}, vocab={"old": 0})
+    names = {tokenizer_fingerprint(folder) for folder in (one, two, tmp_path / "three")}
+    assert len(names) == 1
+
+
+def test_whatever_changes_a_token_shows(tmp_path: Path) -> None:
+    """Another vocabulary, other merges or one added token make another name."""
+    names = [
+        tokenizer_fingerprint(write(tmp_path / str(number), **contents))
+        for number, contents in enumerate(
+            (
+                {"tokenizer": {"a": 0}},
+                {"tokenizer": {"b": 0}},
+                {"tokenizer": {"a": 0}, "added_tokens": {"<x>": 1}},
+                {"tokenizer": {"a": 0}, "tokenizer_config": {"added_tokens_decoder": {"1": "x"}}},
+                {"vocab": {"a": 0}},
+                {"tekken": {"a": 0}},
+            )
+        )
+    ]
+    (tmp_path / "4" / "merges.txt").write_text("a b")
+    names.append(tokenizer_fingerprint(tmp_path / "4"))
+    assert len(set(names)) == len(names)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    """Settings and added tokens alone are no vocabulary."""
+    folder = write(tmp_path / "m", added_tokens={"<x>": 1}, tokenizer_config={})
+    with pytest.raises(FileNotFoundError, match=str(folder)):
+        tokenizer_fingerprint(folder)
+
+
+def test_a_damaged_tokenizer_config_is_named(tmp_path: Path) -> None:
+    """What can't be read is not taken for nothing."""
+    folder = write(tmp_path / "m", tokenizer={}, tokenizer_config=[])
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not a JSON object"):
+        tokenizer_fingerprint(folder)

@@ -16,14 +16,17 @@ from kvstore.errors import InvalidReport, StoreUnavailable
 from kvstore.registry import (
     MAX_REPORT_BYTES,
     MAX_WORKERS,
+    DraftWorkerReport,
     Heartbeat,
     Registry,
+    SourceCounts,
     VerifierReport,
     _checked,
     read_live,
 )
 
 Make = Callable[..., VerifierReport]
+MakeDraft = Callable[..., DraftWorkerReport]
 
 
 async def test_an_announced_worker_is_live_until_it_withdraws(
@@ -47,6 +50,56 @@ async def test_the_blocking_reader_sees_the_same(
     listing = await asyncio.to_thread(read_live, redis_server.settings, "one", "verifier")
     assert listing == await registry.live("verifier")
     assert [report.worker_id for report in listing.reports] == ["b", "a"]
+
+
+async def test_workers_of_each_kind_are_listed_by_themselves(
+    registry: Registry, redis_server: RedisServer, make_report: Make, make_draft_report: MakeDraft
+) -> None:
+    """Verifiers and draft workers share ids at will, and neither shows among the others."""
+    verifier, drafter = make_report("same"), make_draft_report("same")
+    await registry.announce(verifier)
+    await registry.announce(drafter)
+    assert (await registry.live("verifier")).reports == (verifier,)
+    drafters = await registry.live("draft")
+    assert (drafters.reports, drafters.skipped, drafters.starts) == ((drafter,), (), 1)
+    assert await asyncio.to_thread(read_live, redis_server.settings, "one", "draft") == drafters
+    await registry.withdraw("draft", "same")
+    assert (await registry.live("draft")).reports == ()
+    assert (await registry.live("verifier")).reports == (verifier,)
+
+
+async def test_a_verifier_tells_of_its_drafting(registry: Registry, make_report: Make) -> None:
+    """Sources by position, draft workers and times arrive as they were told, or stay empty."""
+    drafting = make_report(
+        "drafting",
+        draft_sources={"model": SourceCounts([9, 5], [7, 2])},
+        draft_workers={"d": "answers"},
+        deadline_misses=3,
+        draft_wait_s=0.5,
+        step_s={"drafted": 0.01},
+    )
+    await registry.announce(drafting)
+    await registry.announce(make_report("plain", reported_at_s=1_000.0))
+    told, plain = (await registry.live("verifier")).reports
+    assert told == drafting
+    assert (plain.draft_sources, plain.draft_workers, plain.step_s) == ({}, {}, {})
+    assert (plain.deadline_misses, plain.draft_wait_s) == (0, 0.0)
+
+
+async def test_the_largest_report_that_the_types_allow_is_taken(
+    registry: Registry, make_report: Make, make_draft_report: MakeDraft
+) -> None:
+    """A busy worker with every table full is still announced."""
+    full = [1 << 32] * 64
+    await registry.announce(
+        make_report(
+            draft_sources={f"source {i}": SourceCounts(full, full) for i in range(16)},
+            draft_workers={f"{i:0>64}": "w" * 256 for i in range(64)},
+        )
+    )
+    await registry.announce(
+        make_draft_report(malformed={f"{i:0>32}": 1 << 60 for i in range(16)}, kinds=["k"] * 16)
+    )
 
 
 async def test_a_silent_worker_expires(redis_server: RedisServer, make_report: Make) -> None:
@@ -101,6 +154,16 @@ BAD_ENTRIES: dict[str, tuple[bytes | dict[str, object], str]] = {
     "an impossible ratio": ({"kv_cache_usage": 1.5}, "no report"),
     "a negative count": ({"output_tokens": -1}, "no report"),
     "an endless list": ({"accepted_per_position": [1] * 65}, "no report"),
+    "too many sources": (
+        {"draft_sources": {str(i): [[], []] for i in range(17)}},
+        "no report",
+    ),
+    "a draft of 65": (
+        {"draft_sources": {"model": {"drafted": [1] * 65, "accepted": []}}},
+        "no report",
+    ),
+    "too many draft workers": ({"draft_workers": {str(i): "" for i in range(65)}}, "no report"),
+    "a draft worker": ({"kind": "draft"}, "no report"),
     "another's name": ({"worker_id": "b"}, "speaks for verifier 'b'"),
 }
 
@@ -127,6 +190,25 @@ async def test_a_bad_entry_is_left_out_and_named(
     assert [report.worker_id for report in listing.reports] == ["good"]
     (line,) = listing.skipped
     assert "'a'" in line and reason in line
+
+
+BAD_DRAFT_FIELDS: dict[str, object] = {
+    "protocols": [],
+    "kinds": ["k" * 33],
+    "endpoint": "tcp://" + "h" * 256,
+    "malformed": {str(i): 1 for i in range(17)},
+    "busy_ratio": 1.1,
+    "vocab_size": -1,
+}
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_DRAFT_FIELDS.items())
+async def test_a_draft_worker_keeps_its_bounds(
+    registry: Registry, make_draft_report: MakeDraft, field: str, value: object
+) -> None:
+    """What verifiers would choke on is refused where it is said, and left out where it is read."""
+    with pytest.raises(InvalidReport, match="'d'"):
+        await registry.announce(make_draft_report(**{field: value}))
 
 
 async def test_an_entry_of_another_redis_type_is_left_out(

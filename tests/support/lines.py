@@ -17,6 +17,8 @@ import yaml
 PACELINE = [sys.executable, "-m", "cluster.cli"]
 START_TIMEOUT_S = 300
 HEARTBEAT_S = 1.0
+DRAFTING_S = 1.0
+"""Counts of drafting travel to the replica once a second, and on with its heartbeat."""
 MODEL = "smollm2-135m-instruct"
 LORA = "shouty"
 
@@ -31,6 +33,8 @@ PORTS = {
     "haproxy_stats": 18404,
     "replicas_from": 31100,
     "replicas_to": 31200,
+    "drafts_from": 31201,
+    "drafts_to": 31220,
 }
 
 
@@ -86,14 +90,23 @@ class Line:
         self.settle()
         return self._summed("requests_finished", "drafted_tokens", "accepted_tokens")
 
+    def accepted_by_source(self) -> dict[str, int]:
+        """Accepted draft tokens of all verifiers, by where they came from."""
+        self.settle(DRAFTING_S)
+        accepted: dict[str, int] = {}
+        for verifier in self.status()["verifiers"]:
+            for source, counts in verifier["report"]["draft_sources"].items():
+                accepted[source] = accepted.get(source, 0) + sum(counts["accepted"])
+        return accepted
+
     def finished_by_verifier(self) -> dict[str, int]:
         """Requests that each verifier has finished."""
         reports = [verifier["report"] for verifier in self.status()["verifiers"]]
         return {report["worker_id"]: report["requests_finished"] for report in reports}
 
-    def settle(self) -> None:
+    def settle(self, more_s: float = 0.0) -> None:
         """Waits until a heartbeat has told of everything that has ended."""
-        time.sleep(HEARTBEAT_S + 0.5)
+        time.sleep(HEARTBEAT_S + 0.5 + more_s)
 
     def _summed(self, *keys: str) -> dict[str, float]:
         reports = [verifier["report"] for verifier in self.status()["verifiers"]]

@@ -21,10 +21,13 @@ def make_tiny_llama(
     vocab_size: int = 512,
     max_context: int = 1024,
     seed: int = 0,
+    logit_scale: float = 1.0,
+    tokenizer: bool = True,
 ) -> Path:
     """Write a random float32 Llama whose tokenizer takes any text, a token a byte.
 
-    Its answers are nonsense, but always the same nonsense. `vocab_size` is at least 259.
+    Its answers are nonsense, but always the same nonsense. `vocab_size` is at least 259, or
+    anything for a model without a tokenizer. A larger `logit_scale` makes it surer of itself.
     """
     import torch
     from safetensors.torch import save_file
@@ -47,7 +50,7 @@ def make_tiny_llama(
 
     weights = {
         "model.embed_tokens.weight": normal(vocab_size, hidden),
-        "lm_head.weight": normal(vocab_size, hidden),
+        "lm_head.weight": logit_scale * normal(vocab_size, hidden),
         "model.norm.weight": torch.ones(hidden),
     }
     for layer in range(layers):
@@ -77,7 +80,8 @@ def make_tiny_llama(
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps(tokens))
-    _write_byte_tokenizer(folder, vocab_size)
+    if tokenizer:
+        _write_byte_tokenizer(folder, vocab_size)
     return folder
 
 

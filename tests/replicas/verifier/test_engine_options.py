@@ -50,7 +50,11 @@ def test_colocated_methods_pass_through(method: str) -> None:
         "max_model_len": 512,
     }
     config = changed(
-        drafting={"max_length": 3, "colocated": {"method": method, "draft": draft}},
+        drafting={
+            "max_length": 3,
+            "split": None,
+            "colocated": {"method": method, "draft": draft},
+        },
         model={"quantization": "fp8"},
     )
     args = engine_args(config)
@@ -70,7 +74,8 @@ def test_a_schedule_becomes_inclusive_ranges() -> None:
     """Batches 1-4, 5-8 and 9-32, as vLLM's num_speculative_tokens_per_batch_size has them."""
     steps = [{"max_batch": 4, "length": 4}, {"max_batch": 8, "length": 2}]
     steps.append({"max_batch": 32, "length": 0})
-    config = changed(drafting={"colocated": {"method": "ngram", "schedule": steps}})
+    colocated = {"method": "ngram", "schedule": steps}
+    config = changed(drafting={"split": None, "colocated": colocated})
     assert engine_args(config)["speculative_config"]["num_speculative_tokens_per_batch_size"] == [
         (1, 4, 4),
         (5, 8, 2),
@@ -78,9 +83,18 @@ def test_a_schedule_becomes_inclusive_ranges() -> None:
     ]
 
 
+def test_split_drafting_is_our_proposer() -> None:
+    """vLLM loads it by name, with the longest draft it may be given."""
+    assert engine_args(LOCAL)["speculative_config"] == {
+        "method": "custom_class",
+        "model": "replicas.verifier.proposer.Proposer",
+        "num_speculative_tokens": 4,
+    }
+
+
 def test_without_drafting_vllm_is_told_of_none() -> None:
     """No speculative config, and no argument that vLLM takes only beside one."""
-    args = engine_args(changed(drafting={"colocated": None}))
+    args = engine_args(changed(drafting={"split": None}))
     assert "speculative_config" not in args
     assert "per_request_spec_decode_metrics" not in args
 
@@ -88,7 +102,10 @@ def test_without_drafting_vllm_is_told_of_none() -> None:
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"drafting": {"colocated": None, "split": {}}}, "drafting.split"),
+        (
+            {"drafting": {"split": {"workers": {"kinds": ["prompt_lookup", "model"]}}}},
+            "drafting.split.workers.kinds",
+        ),
         ({"kv": {"shared": True}}, "kv.shared"),
     ],
 )

@@ -6,6 +6,7 @@ sampler; what comes out first in each row must be distributed as the target says
 
 import pytest
 import torch
+from vllm.lora.ops.torch_ops import lora_ops
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -120,3 +121,24 @@ def test_a_step_without_drafts_needs_no_cutting() -> None:
     """No row, any k: nothing fails."""
     rows = torch.empty(0, VOCABULARY)
     assert apply_top_k_top_p(rows, torch.empty(0, dtype=torch.int32), None).shape == rows.shape
+
+
+def test_rows_without_an_adapter_get_none() -> None:
+    """Base and adapted rows of one step: each its own answer, as if it were alone."""
+    torch.manual_seed(3)
+    inputs = torch.randn(4, 16)
+    shrink, expand = torch.randn(2, 1, 8, 16), torch.randn(2, 1, 16, 8)
+    adapters = torch.tensor([-1, 1, 0, -1])
+
+    def adapted(rows: torch.Tensor) -> torch.Tensor:
+        low = torch.zeros(len(rows), 8)
+        lora_ops.bgmv_shrink(inputs[rows], shrink, low, adapters[rows], 2.0)
+        outputs = torch.zeros(len(rows), 16)
+        lora_ops.bgmv_expand_slice(low, expand, outputs, adapters[rows], 0, 16)
+        return outputs
+
+    together = adapted(torch.arange(4))
+    assert not together[[0, 3]].any()
+    assert together[[1, 2]].any(dim=1).all()
+    for row in range(4):
+        torch.testing.assert_close(together[row], adapted(torch.tensor([row]))[0])

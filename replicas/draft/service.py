@@ -1,0 +1,271 @@
+"""A draft worker's socket: takes asks of any number of verifiers, answers with drafts.
+
+One thread does it all, and blocks only where it waits for asks: what is slow here is the
+drafting, and answers have to keep the order of what was appended. A verifier that sends
+garbage, reads nothing or dies costs the others nothing.
+
+    waiting --asks--> take in all that have come --> draft, answer each --> waiting
+
+Where several asks about one session have come, only the last is drafted for: nobody waits
+for the others any more.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final, Self
+
+import zmq
+
+from replicas.draft.drafters import Drafter
+from replicas.draft.listening import listen, tcp_endpoint
+from replicas.draft.sessions import SessionKey, Sessions
+from replicas.draft.tally import Busy, Malformed, ServiceStats
+from replicas.errors import MalformedMessage, NoDraftPort
+from replicas.messages import (
+    MAX_CONTEXT_TOKENS,
+    MAX_DRAFT_TOKENS,
+    MAX_MESSAGE_BYTES,
+    MAX_SESSIONS,
+    Ask,
+    AskBatch,
+    Codec,
+    Draft,
+    DraftBatch,
+    Tokens,
+    pack_tokens,
+    unpack_tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+"""Messages taken in before the first is answered."""
+WAKE_MS: Final = 200
+"""How often the thread looks whether it should stop."""
+MAX_ANSWER_TOKENS: Final = (MAX_MESSAGE_BYTES - 64 * MAX_SESSIONS) // 4
+"""In one answer: with everything else it says, it stays a message that verifiers take."""
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What a draft service is told.
+
+    Attributes:
+        host: Address to listen on, or a name of one.
+        advertised_host: Address under which verifiers reach it.
+        first_port: Of the ports it may take; it takes the first that is free.
+        last_port: Of the ports it may take.
+        vocab_size: Tokens; contexts with others are not believed.
+        memory_bytes: For the contexts of sessions.
+        ahead: Draft tokens beyond the wanted ones.
+    """
+
+    host: str
+    advertised_host: str
+    first_port: int
+    last_port: int
+    vocab_size: int
+    memory_bytes: int
+    ahead: int
+
+
+class DraftService:
+    """Answers asks from `start` to `close`.
+
+    Args:
+        settings: What it is told.
+        codec: Of the cluster's token.
+        drafters: Asked in turn; the first that finds something for a session wins.
+    """
+
+    def __init__(self, settings: ServiceSettings, codec: Codec, drafters: list[Drafter]) -> None:
+        self._settings = settings
+        self._codec = codec
+        self._drafters = drafters
+        self._sessions = Sessions(settings.memory_bytes)
+        self._malformed = Malformed()
+        self._busy = Busy(time.monotonic())
+        self._asks = self._unknown = self._drafted_tokens = self._unsent = 0
+        self._failed_drafts: dict[str, int] = {}
+        self._stopping = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._thread: threading.Thread | None = None
+        self._endpoint: str | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def endpoint(self) -> str:
+        """`tcp://host:port`, where verifiers ask; only after `start`."""
+        assert self._endpoint is not None, "the service is not started"
+        return self._endpoint
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of its drafters, in their order."""
+        return [drafter.kind for drafter in self._drafters]
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the target's vocabulary."""
+        return self._settings.vocab_size
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it answers: started, not closed, and its thread didn't die."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Listen, and begin to answer.
+
+        Raises:
+            NoDraftPort: No port of the range is free, or the host is none of this machine.
+        """
+        assert self._thread is None, "the service is started once"
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        try:
+            port = listen(
+                socket, self._settings.host, self._settings.first_port, self._settings.last_port
+            )
+        except NoDraftPort:
+            context.destroy(linger=0)
+            raise
+        self._context = context
+        self._endpoint = tcp_endpoint(self._settings.advertised_host, port)
+        self._thread = threading.Thread(
+            target=self._run, args=(socket,), name="draft-service", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port; returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._context is not None:
+            self._context.term()
+
+    def stats(self, now_s: float) -> ServiceStats:
+        """What it did so far; from any thread.
+
+        Args:
+            now_s: By `time.monotonic`.
+        """
+        return ServiceStats(
+            sessions=len(self._sessions),
+            context_tokens=self._sessions.context_tokens,
+            asks=self._asks,
+            unknown=self._unknown,
+            drafted_tokens=self._drafted_tokens,
+            malformed=self._malformed.counts(),
+            evicted_sessions=self._sessions.evicted,
+            unsent=self._unsent,
+            failed_drafts=sum(self._failed_drafts.copy().values()),
+            busy_ratio=self._busy.ratio(now_s),
+        )
+
+    def _run(self, socket: zmq.Socket[bytes]) -> None:
+        try:
+            while not self._stopping.is_set():
+                if socket.poll(WAKE_MS):
+                    self._busy.begin(time.monotonic())
+                    self._answer_all(socket, self._take_in(socket))
+                    self._busy.end(time.monotonic())
+                self._sessions.drop_idle(time.monotonic())
+        except Exception:
+            # Ours, not a verifier's: the health check sees it and Serve starts another.
+            logger.exception("draft_service=died endpoint=%s", self._endpoint)
+        finally:
+            socket.close(linger=0)
+
+    def _take_in(self, socket: zmq.Socket[bytes]) -> list[tuple[bytes, AskBatch]]:
+        """The asks that have come, oldest first; those that can't be believed are counted."""
+        batches: list[tuple[bytes, AskBatch]] = []
+        for _ in range(AT_ONCE):
+            try:
+                peer, *frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            try:
+                batches.append((peer, self._codec.unpack_ask(frames)))
+            except MalformedMessage as error:
+                version = frames[0][3] if error.what == "version" else None
+                self._malformed.count(error, version)
+        return batches
+
+    def _answer_all(self, socket: zmq.Socket[bytes], batches: list[tuple[bytes, AskBatch]]) -> None:
+        latest = {
+            SessionKey(peer, ask.session): place
+            for place, (peer, batch) in enumerate(batches)
+            for ask in batch.asks
+        }
+        for place, (peer, batch) in enumerate(batches):
+            outdated = {
+                ask.session for ask in batch.asks if latest[SessionKey(peer, ask.session)] != place
+            }
+            answer = self._answer(peer, batch, outdated)
+            try:
+                socket.send_multipart([peer, *self._codec.pack(answer)], zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                    raise
+                self._unsent += 1
+                if error.errno == zmq.EHOSTUNREACH:
+                    self._sessions.forget_peer(peer)
+
+    def _answer(self, peer: bytes, batch: AskBatch, outdated: set[int]) -> DraftBatch:
+        for session in batch.forget:
+            self._sessions.forget(SessionKey(peer, session))
+        drafts: list[Draft] = []
+        unknown: list[int] = []
+        tokens_left = MAX_ANSWER_TOKENS
+        for ask in batch.asks:
+            self._asks += 1
+            try:
+                context = self._extend(peer, ask)
+            except MalformedMessage as error:
+                self._sessions.forget(SessionKey(peer, ask.session))
+                self._malformed.count(error)
+                continue
+            if context is None:
+                self._unknown += 1
+                unknown.append(ask.session)
+                continue
+            wanted = 0
+            if ask.wanted and ask.session not in outdated:
+                wanted = min(ask.wanted + self._settings.ahead, MAX_DRAFT_TOKENS, tokens_left)
+            tokens, source = self._draft(context, wanted)
+            tokens_left -= len(tokens)
+            self._drafted_tokens += len(tokens)
+            drafts.append(Draft(ask.session, len(context), pack_tokens(tokens), source))
+        return DraftBatch(batch.step, drafts, unknown)
+
+    def _extend(self, peer: bytes, ask: Ask) -> Tokens | None:
+        if ask.base + len(ask.appended) // 4 > MAX_CONTEXT_TOKENS:
+            raise MalformedMessage("length", f"a context has more than {MAX_CONTEXT_TOKENS} tokens")
+        appended = unpack_tokens(ask.appended, self._settings.vocab_size)
+        key = SessionKey(peer, ask.session)
+        return self._sessions.extend(key, ask.base, appended, time.monotonic())
+
+    def _draft(self, context: Tokens, wanted: int) -> tuple[Tokens, str]:
+        """The first draft that is found, and its kind; nothing and "" where none is."""
+        for drafter in self._drafters if wanted > 0 else ():
+            try:
+                tokens = drafter.draft(context, wanted)[:wanted]
+            except Exception:
+                if drafter.kind not in self._failed_drafts:
+                    logger.exception("drafter=%s draft=failed, told once", drafter.kind)
+                failed = self._failed_drafts.get(drafter.kind, 0)
+                self._failed_drafts[drafter.kind] = failed + 1
+                continue
+            if len(tokens):
+                return tokens, drafter.kind
+        return context[:0], ""

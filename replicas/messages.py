@@ -1,0 +1,212 @@
+"""What verifiers and draft workers say to each other, and how it is packed.
+
+A verifier asks once an engine step, a worker answers with what may come next:
+
+    AskBatch    for each session: tokens appended since the last ask, and how many are wanted
+    DraftBatch  for each session: tokens that may follow its first `base` tokens
+
+On the wire a message is two ZeroMQ frames, a header of 20 bytes and a payload:
+
+    "PCL" | version, 1 byte | BLAKE2b-128 of the payload, keyed with the cluster token
+    msgpack of the struct, as an array
+
+The key is personalised by direction and version, so that no message can be sent back as an
+answer, or be taken for one of another version.
+Token ids travel as little-endian int32: msgpack integers take ten times as long to read.
+Nothing is unpickled, sizes and ranges are checked, and what does not pass is a
+`MalformedMessage` that says why.
+"""
+
+import hashlib
+import hmac
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from replicas.errors import MalformedMessage
+
+PROTOCOL: Final = 1
+"""One more whenever an older peer would misunderstand a message."""
+SPOKEN: Final = (1,)
+"""Versions this code can read and write, oldest first."""
+
+MAX_MESSAGE_BYTES: Final = 4 << 20
+MAX_SESSIONS: Final = 4096
+"""In one message."""
+MAX_CONTEXT_TOKENS: Final = 1 << 20
+MAX_DRAFT_TOKENS: Final = 256
+MIN_TOKEN_BYTES: Final = 16
+"""Shortest cluster token."""
+
+_MAGIC: Final = b"PCL"
+_MAC_BYTES: Final = 16
+_HEADER_BYTES: Final = len(_MAGIC) + 1 + _MAC_BYTES
+
+Tokens = NDArray[np.int32]
+
+SessionId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Length = Annotated[int, Meta(ge=0, le=MAX_CONTEXT_TOKENS)]
+Packed = Annotated[bytes, Meta(max_length=4 * MAX_CONTEXT_TOKENS)]
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """One session's part of an ask.
+
+    Attributes:
+        session: The verifier's number for one sequence; never used again for another.
+        base: Tokens of the context that the worker has been sent before. 0: here is all of it.
+        appended: Packed tokens that follow the first `base`.
+        wanted: Draft tokens wanted now. 0: only take the tokens in.
+    """
+
+    session: SessionId
+    base: Length
+    appended: Packed
+    wanted: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)]
+
+
+class AskBatch(msgspec.Struct, frozen=True, array_like=True):
+    """What a verifier asks one worker in one engine step.
+
+    Attributes:
+        step: Counts the asks of this verifier; comes back with the answer.
+        asks: One a session.
+        forget: Sessions that are over.
+    """
+
+    step: Annotated[int, Meta(ge=0)]
+    asks: Annotated[list[Ask], Meta(max_length=MAX_SESSIONS)]
+    forget: Annotated[list[SessionId], Meta(max_length=MAX_SESSIONS)] = []
+
+
+class Draft(msgspec.Struct, frozen=True, array_like=True):
+    """One session's part of an answer.
+
+    Attributes:
+        session: As asked.
+        base: Length of the context that the tokens follow.
+        tokens: Packed draft tokens; may be more than were wanted, or none.
+        source: Where they come from, a draft kind of the config.
+    """
+
+    session: SessionId
+    base: Length
+    tokens: Annotated[bytes, Meta(max_length=4 * MAX_DRAFT_TOKENS)]
+    source: Annotated[str, Meta(max_length=32)]
+
+
+class DraftBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's answer to one `AskBatch`.
+
+    Attributes:
+        step: The ask's.
+        drafts: One for each session that is known.
+        unknown: Sessions whose whole context the worker needs to be sent again.
+    """
+
+    step: Annotated[int, Meta(ge=0)]
+    drafts: Annotated[list[Draft], Meta(max_length=MAX_SESSIONS)]
+    unknown: Annotated[list[SessionId], Meta(max_length=MAX_SESSIONS)] = []
+
+
+class Codec:
+    """Packs and unpacks messages under one cluster token.
+
+    Args:
+        token: The cluster token, the same on every verifier and draft worker.
+
+    Raises:
+        ValueError: The token is shorter than `MIN_TOKEN_BYTES`.
+    """
+
+    def __init__(self, token: bytes) -> None:
+        if len(token) < MIN_TOKEN_BYTES:
+            raise ValueError(f"the cluster token needs at least {MIN_TOKEN_BYTES} bytes")
+        # BLAKE2b takes keys up to 64 bytes; a longer secret counts whole this way.
+        self._key = hashlib.blake2b(token, digest_size=32).digest()
+
+    def pack(self, message: AskBatch | DraftBatch, version: int = PROTOCOL) -> list[bytes]:
+        """The two frames of a message."""
+        payload = _encoder.encode(message)
+        mac = self._mac(payload, type(message), version)
+        return [_MAGIC + bytes([version]) + mac, payload]
+
+    def unpack_ask(self, frames: list[bytes]) -> AskBatch:
+        """The ask in two frames.
+
+        Raises:
+            MalformedMessage: They hold none that this cluster's token signed, or one of a
+                version that is not spoken here.
+        """
+        payload = self._checked(frames, AskBatch)
+        try:
+            return _ask_decoder.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedMessage("shape", str(error)) from None
+
+    def unpack_drafts(self, frames: list[bytes]) -> DraftBatch:
+        """The answer in two frames.
+
+        Raises:
+            MalformedMessage: As `unpack_ask`.
+        """
+        payload = self._checked(frames, DraftBatch)
+        try:
+            return _draft_decoder.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedMessage("shape", str(error)) from None
+
+    def _checked(self, frames: list[bytes], kind: type) -> bytes:
+        if len(frames) != 2 or len(frames[0]) != _HEADER_BYTES:
+            raise MalformedMessage("frames", "it is not a header and a payload")
+        header, payload = frames
+        if not header.startswith(_MAGIC):
+            raise MalformedMessage("frames", "its header is not ours")
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise MalformedMessage("size", f"it has more than {MAX_MESSAGE_BYTES} bytes")
+        version = header[len(_MAGIC)]
+        if version not in SPOKEN:
+            raise MalformedMessage("version", f"it speaks version {version}, this side {SPOKEN}")
+        if not hmac.compare_digest(header[-_MAC_BYTES:], self._mac(payload, kind, version)):
+            raise MalformedMessage("token", "it is not signed with this cluster's token")
+        return payload
+
+    def _mac(self, payload: bytes, kind: type, version: int) -> bytes:
+        person = (b"pcl-ask" if kind is AskBatch else b"pcl-draft") + bytes([version])
+        return hashlib.blake2b(
+            payload, key=self._key, digest_size=_MAC_BYTES, person=person
+        ).digest()
+
+
+def pack_tokens(tokens: Tokens) -> bytes:
+    """Token ids as they travel."""
+    return tokens.astype("<i4", copy=False).tobytes()
+
+
+def unpack_tokens(packed: bytes, vocab_size: int) -> Tokens:
+    """Token ids as they came.
+
+    Args:
+        packed: Little-endian int32.
+        vocab_size: All ids must be below.
+
+    Returns:
+        [tokens] int32, read-only.
+
+    Raises:
+        MalformedMessage: The bytes are not whole tokens, or one is not in the vocabulary.
+    """
+    if len(packed) % 4:
+        raise MalformedMessage("tokens", "they are not whole int32 values")
+    tokens: Tokens = np.frombuffer(packed, dtype="<i4")
+    if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < vocab_size):
+        raise MalformedMessage("vocabulary", f"a token is outside the vocabulary of {vocab_size}")
+    return tokens
+
+
+_encoder = msgspec.msgpack.Encoder()
+_ask_decoder = msgspec.msgpack.Decoder(AskBatch)
+_draft_decoder = msgspec.msgpack.Decoder(DraftBatch)

@@ -1,0 +1,248 @@
+"""The verifier's draft workers: asks them once an engine step, and knows what they said.
+
+Runs inside the engine's step, on its only thread. Sending never blocks, nothing is waited
+for past the step's deadline, and whatever a worker does costs drafts, not an exception.
+
+    exchange    read what is there -> ask each session's worker -> wait, if it is worth it
+    draft       what is known by now to follow a context
+
+Answers that come late or run ahead are kept, and serve later steps without any waiting
+(`continuations.py`). A session stays with one worker (`placement.py`) as long as that one's
+breaker allows (`breaker.py`); one worker's socket and books are a `DraftLink`.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import zmq
+
+from replicas.messages import MAX_CONTEXT_TOKENS, SPOKEN, Codec, Tokens
+from replicas.verifier.continuations import Known, SourcedDraft
+from replicas.verifier.draft_ledger import Row
+from replicas.verifier.draft_link import DraftLink, WorkerAddress
+from replicas.verifier.draft_stats import PoolStats, Tally
+from replicas.verifier.placement import ranked
+
+__all__ = ["DraftPool", "PoolStats", "Row", "SourcedDraft", "WorkerAddress"]
+
+MAX_SOCKETS: Final = 4096
+"""Of one pool: more than there can be workers, as closed ones go a moment later."""
+NAP_S: Final = 50e-6
+"""Between looks in the last millisecond of a wait; ZeroMQ waits whole milliseconds."""
+
+
+class _Session:
+    """One sequence: what is known of it, and its workers, its own first."""
+
+    __slots__ = ("known", "links", "links_of", "worker_id")
+
+    def __init__(self) -> None:
+        self.known = Known()
+        self.links: tuple[DraftLink, ...] = ()
+        self.links_of = -1
+        self.worker_id: str | None = None
+
+
+class DraftPool:
+    """All draft workers of one verifier. Not for several threads.
+
+    Memory grows with the sessions that were passed to `exchange` and not yet to its `forget`.
+
+    Args:
+        codec: Packs messages under the cluster's token.
+        vocab_size: Of the target; a worker whose tokens are not below lies.
+        tokenizer_fingerprint: Of the target; workers with another are not asked.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        vocab_size: int,
+        tokenizer_fingerprint: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._codec = codec
+        self._vocab_size = vocab_size
+        self._fingerprint = tokenizer_fingerprint
+        self._clock = clock
+        self._tally = Tally()
+        self._sockets: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+        self._links: dict[str, DraftLink] = {}
+        self._links_version = 0
+        self._refused: dict[str, str] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._step = 0
+
+    @property
+    def stats(self) -> PoolStats:
+        """What happened so far."""
+        return self._tally.snapshot()
+
+    def states(self) -> dict[str, str]:
+        """Each live worker's breaker (`closed`, `open`, `half_open`), or `refused: ` and why."""
+        return {name: link.breaker.state for name, link in self._links.items()} | self._refused
+
+    def update(self, workers: Sequence[WorkerAddress]) -> None:
+        """Takes the workers that are live now: connects to new ones, drops those that are gone.
+        One whose address changed in any way counts as new.
+        """
+        live: dict[str, WorkerAddress] = {}
+        self._refused = {}
+        for worker in workers:
+            refusal = self._refusal(worker)
+            if refusal is None:
+                live[worker.worker_id] = worker
+            else:
+                self._refused[worker.worker_id] = f"refused: {refusal}"
+        changed = False
+        for worker_id, link in list(self._links.items()):
+            if live.get(worker_id) != link.address:
+                self._links.pop(worker_id).close()
+                changed = True
+        for worker_id, worker in live.items():
+            if worker_id not in self._links:
+                link = DraftLink(self._sockets, worker, self._codec, self._vocab_size, self._tally)
+                link.open(self._clock())
+                self._links[worker_id] = link
+                changed = True
+        self._links_version += changed
+
+    def _refusal(self, worker: WorkerAddress) -> str | None:
+        if not set(worker.protocols) & set(SPOKEN):
+            return f"speaks protocols {list(worker.protocols)}, this verifier {list(SPOKEN)}"
+        if worker.tokenizer_fingerprint != self._fingerprint:
+            return "another tokenizer"
+        return None
+
+    def exchange(self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float) -> None:
+        """One engine step: asks the workers, and takes in what they say.
+
+        Waits only for rows that want tokens, have not enough of them, and whose worker still
+        owes this step's answer.
+
+        Args:
+            step: What each running sequence needs, by session.
+            forget: Sessions that are over; none of them comes again.
+            deadline_s: Longest wait, seconds from now. 0: only what is there already counts.
+        """
+        now_s = self._clock()
+        until_s = now_s + deadline_s
+        for session in forget:
+            self._sessions.pop(session, None)
+            for link in self._links.values():
+                link.forget(session)
+        if not self._links:
+            return
+        self._take_in(self._links.values(), 0)
+        for link in self._links.values():
+            link.check_silence(now_s)
+        self._step += 1
+        placed = self._placed(step, now_s)
+        for link in self._links.values():
+            rows = placed.get(link.address.worker_id)
+            if rows is not None or link.has_news:
+                link.ask(self._step, rows or {}, now_s)
+        if deadline_s > 0:
+            self._wait(placed, until_s)
+
+    def draft(self, session: int, context: Tokens, wanted: int) -> SourcedDraft | None:
+        """At most `wanted` tokens that may follow `context`, or None where no answer holds.
+
+        Args:
+            session: As in `exchange`.
+            context: [tokens] int32, the whole sequence so far.
+            wanted: Tokens wanted.
+        """
+        state = self._sessions.get(session)
+        return state.known.draft(context, wanted) if state is not None else None
+
+    def close(self) -> None:
+        """Drops all workers; nothing can be asked afterwards. Does not wait for anything."""
+        for link in self._links.values():
+            link.close()
+        self._links = {}
+        self._refused = {}
+        self._sessions = {}
+        self._sockets.term()
+
+    def _placed(self, step: Mapping[int, Row], now_s: float) -> dict[str, dict[int, Row]]:
+        """The rows of each worker that is to be asked, by its id."""
+        placed: dict[str, dict[int, Row]] = {}
+        for session, row in step.items():
+            length = len(row.context)
+            if not 0 < length <= MAX_CONTEXT_TOKENS:
+                continue
+            state = self._sessions.get(session)
+            if state is None:
+                state = self._sessions[session] = _Session()
+            if state.links_of != self._links_version:
+                state.links = tuple(self._links[name] for name in ranked(session, self._links))
+                state.links_of = self._links_version
+            state.known.shrunk_to(length)
+            # A probe is spent on a row that wants tokens: it surely is an ask.
+            probing = row.wanted > 0
+            for link in state.links:
+                if link.may_be_asked(now_s, probing):
+                    worker_id = link.address.worker_id
+                    if state.worker_id != worker_id:
+                        self._tally.count["moved"] += state.worker_id is not None
+                        state.worker_id = worker_id
+                    placed.setdefault(worker_id, {})[session] = row
+                    break
+        return placed
+
+    def _wait(self, placed: Mapping[str, Mapping[int, Row]], until_s: float) -> None:
+        """Until every row has enough, its worker has answered, or the deadline is there. Workers
+        that let it pass have missed it.
+        """
+        started_s = now_s = self._clock()
+        owing = self._owing(placed)
+        if not owing:
+            return
+        self._tally.count["waits"] += 1
+        while owing and now_s < until_s:
+            whole_ms = int((until_s - now_s) * 1000)
+            if not self._take_in(owing, whole_ms) and not whole_ms:
+                time.sleep(min(NAP_S, until_s - now_s))
+            owing = self._owing(placed, owing)
+            now_s = self._clock()
+        self._tally.wait_s += now_s - started_s
+        for link in owing:
+            link.miss(self._step, now_s)
+
+    def _owing(
+        self,
+        placed: Mapping[str, Mapping[int, Row]],
+        among: Collection[DraftLink] | None = None,
+    ) -> list[DraftLink]:
+        """The workers whose answer to this step is to come and would bring some row more."""
+        return [
+            link
+            for link in (self._links.values() if among is None else among)
+            if link.owes(self._step)
+            and any(
+                row.wanted > 0
+                and not self._sessions[session].known.is_enough(row.context, row.wanted)
+                for session, row in placed.get(link.address.worker_id, {}).items()
+            )
+        ]
+
+    def _take_in(self, links: Collection[DraftLink], timeout_ms: int) -> bool:
+        """Reads what is there, or what comes first within the time; says whether there was any."""
+        by_socket: dict[Any, DraftLink] = {
+            link.socket: link for link in links if link.socket is not None
+        }
+        try:
+            readable = zmq.zmq_poll([(socket, zmq.POLLIN) for socket in by_socket], timeout_ms)
+        except zmq.ZMQError:
+            # The links look for themselves, and find which of them it was.
+            readable = [(socket, 0) for socket in by_socket]
+        for socket, _ in readable:
+            for session, continuation in by_socket[socket].take_in(self._clock()):
+                state = self._sessions.get(session)
+                if state is not None:
+                    state.known.add(continuation)
+        return bool(readable)

@@ -1,0 +1,230 @@
+"""The proposer plug-in: where vLLM asks, once an engine step, which tokens to verify next.
+
+vLLM builds one in every rank (`speculative_config.method = "custom_class"`). It proposes
+nothing until `connect`, which only the rank that proposes is given. Each step, for every
+sequence that got tokens:
+
+    exchange   tell the draft workers what was appended, take what they have answered, and
+               wait for what is missing, at most a part of the measured step time
+    draft      a worker's continuation, or else prompt lookup here, or nothing
+    trim       vLLM checks nothing: too long a draft or a token outside the vocabulary would
+               end the engine
+
+Sequences are known by vLLM's request id: rows move, are preempted and come back, but a
+sequence of one id only ever grows. Nothing here raises: whatever goes wrong costs drafts.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from replicas.messages import Tokens
+from replicas.prompt_lookup import prompt_lookup
+from replicas.verifier.draft_accounts import DraftAccounts
+from replicas.verifier.draft_pool import DraftPool, Row
+from replicas.verifier.step_watch import StepWatch
+
+logger = logging.getLogger(__name__)
+
+LOCAL = "local:prompt_lookup"
+FIRST_WAIT_S = 0.005
+"""Longest wait before any step was measured."""
+
+
+class Sequences(Protocol):
+    """vLLM's model runner, as far as it is looked at."""
+
+    input_batch: Any
+    requests: Mapping[str, Any]
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class ProposerSettings:
+    """What the config says of drafting (`drafting` and `drafting.split`).
+
+    Attributes:
+        max_length: Longest draft, tokens.
+        shortest_match: Of local prompt lookup, tokens.
+        local_lookup: Whether prompt lookup here stands in for workers.
+        wait_fraction: Longest wait as a part of the step time, 0-1.
+        wait_max_s: Longest wait, seconds.
+    """
+
+    max_length: int
+    shortest_match: int
+    local_lookup: bool
+    wait_fraction: float
+    wait_max_s: float
+
+
+class Proposer:
+    """vLLM's `custom_class` proposer.
+
+    Args:
+        vllm_config: vLLM's, of the engine.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._vocab_size: int = vllm_config.model_config.get_vocab_size()
+        self.accounts = DraftAccounts()
+        self.failures = 0
+        """Steps that drafted nothing because of an error here."""
+        self._runner: Sequences | None = None
+        self._pool: DraftPool | None = None
+        self._numbers = itertools.count(1)
+        self._sessions: dict[str, int] = {}
+        """Request id -> session number."""
+        self._ended: list[int] = []
+
+    @property
+    def sessions(self) -> int:
+        """Sequences that are being drafted now."""
+        return len(self._sessions)
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Called by vLLM with the target model, which is not needed."""
+
+    def connect(
+        self, runner: Sequences, pool: DraftPool, watch: StepWatch, settings: ProposerSettings
+    ) -> None:
+        """Begins to propose.
+
+        Args:
+            runner: vLLM's model runner.
+            pool: The draft workers.
+            watch: Watches the runner.
+            settings: What the config says.
+        """
+        self._runner, self._pool, self._watch, self._settings = runner, pool, watch, settings
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: "np.ndarray[Any, Any]",
+        token_ids_cpu: "np.ndarray[Any, Any]",
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Drafts for each row of the batch; called by vLLM after each step.
+
+        Args:
+            sampled_token_ids: New tokens of each row; none where it is still in prefill.
+            num_tokens_no_spec: [rows] tokens of each sequence, new ones included.
+            token_ids_cpu: [rows, longest context] the sequences.
+            slot_mappings: Not looked at.
+
+        Returns:
+            For each row up to `max_length` tokens, often none.
+        """
+        if self._runner is None:
+            return [[] for _ in sampled_token_ids]
+        started_s = time.perf_counter()
+        try:
+            return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        except Exception:
+            self._failed()
+            return [[] for _ in sampled_token_ids]
+        finally:
+            self._watch.drafted(time.perf_counter() - started_s)
+
+    def tick(self) -> None:
+        """Called about once a second, also when the engine is idle: forgets what is over."""
+        if self._runner is None or self._pool is None:
+            return
+        try:
+            self._exchange(self._runner, self._pool, {}, 0.0)
+        except Exception:
+            self._failed()
+
+    def _propose(
+        self,
+        sampled: list[list[int]],
+        lengths: "np.ndarray[Any, Any]",
+        tokens: "np.ndarray[Any, Any]",
+    ) -> list[list[int]]:
+        runner, pool = self._runner, self._pool
+        assert runner is not None and pool is not None
+        self._settle(runner, sampled)
+        drafts: list[list[int]] = [[] for _ in sampled]
+        rows: dict[int, Row] = {}
+        places: dict[int, int] = {}
+        for i, new in enumerate(sampled):
+            if not new:
+                continue
+            request_id = runner.input_batch.req_ids[i]
+            session = self._sessions.get(request_id)
+            if session is None:
+                session = self._sessions[request_id] = next(self._numbers)
+            length = int(lengths[i])
+            wanted = self._room(runner, request_id, length)
+            rows[session] = Row(tokens[i, :length], wanted)
+            places[session] = i
+        self._exchange(runner, pool, rows, self._longest_wait_s())
+        for session, row in rows.items():
+            if row.wanted < 1:
+                continue
+            i = places[session]
+            found, source = self._draft(pool, session, row)
+            drafts[i] = self._checked(found, row.wanted)
+            self.accounts.proposed(runner.input_batch.req_ids[i], source)
+        return drafts
+
+    def _draft(self, pool: DraftPool, session: int, row: Row) -> tuple[Tokens, str]:
+        draft = pool.draft(session, row.context, row.wanted)
+        if draft is not None and len(draft.tokens):
+            return draft.tokens, draft.source
+        if not self._settings.local_lookup:
+            return row.context[:0], ""
+        return prompt_lookup(row.context, row.wanted, self._settings.shortest_match), LOCAL
+
+    def _checked(self, tokens: Tokens, wanted: int) -> list[int]:
+        """As a list, without the first token that is in no vocabulary and all behind it."""
+        draft: list[int] = tokens[:wanted].tolist()
+        for place, token in enumerate(draft):
+            if not 0 <= token < self._vocab_size:
+                return draft[:place]
+        return draft
+
+    def _room(self, runner: Sequences, request_id: str, length: int) -> int:
+        """How many draft tokens can still be of use: one token of each step is the target's."""
+        room = min(self._settings.max_length, runner.max_model_len - length - 1)
+        request = runner.requests.get(request_id)
+        params = getattr(request, "sampling_params", None)
+        if params is not None and params.max_tokens is not None:
+            left = params.max_tokens - (length - request.num_prompt_tokens)  # type: ignore[union-attr]
+            room = min(room, left - 1)
+        return max(0, room)
+
+    def _settle(self, runner: Sequences, sampled: list[list[int]]) -> None:
+        """Counts what became of the drafts that this step verified."""
+        for i, new in enumerate(sampled):
+            request_id = runner.input_batch.req_ids[i]
+            if new and (draft := self._watch.verified.get(request_id)):
+                drafted = sum(token >= 0 for token in draft)
+                self.accounts.verified(request_id, drafted, min(drafted, len(new) - 1))
+
+    def _exchange(
+        self, runner: Sequences, pool: DraftPool, rows: Mapping[int, Row], wait_s: float
+    ) -> None:
+        """Asks the workers, and tells them which sessions are over."""
+        ended = [request_id for request_id in self._sessions if request_id not in runner.requests]
+        self.accounts.forget(ended)
+        self._ended += [self._sessions.pop(request_id) for request_id in ended]
+        pool.exchange(rows, self._ended, wait_s)
+        self._ended = []
+
+    def _failed(self) -> None:
+        """Called where an exception is being handled."""
+        self.failures += 1
+        if self.failures == 1:
+            logger.exception("proposer failed; this step has no drafts")
+
+    def _longest_wait_s(self) -> float:
+        step_s = self._watch.mean_s
+        wait_s = step_s * self._settings.wait_fraction if step_s else FIRST_WAIT_S
+        return min(wait_s, self._settings.wait_max_s)

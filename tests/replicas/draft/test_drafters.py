@@ -1,0 +1,38 @@
+"""Which drafters a config asks for, and what each finds."""
+
+import numpy as np
+import pytest
+
+from configs.schema import ClusterConfig
+from replicas.draft.drafters import PromptLookup, check_kinds, make_drafters
+from replicas.errors import NotInThisRelease
+
+
+def config(**split: object) -> ClusterConfig:
+    """A cluster with split drafting."""
+    return ClusterConfig.model_validate(
+        {"model": {"name": "m", "source": "/m"}, "drafting": {"split": split}}
+    )
+
+
+def test_the_default_is_prompt_lookup_as_the_config_has_it() -> None:
+    """A worker without further words looks things up, from the match that is asked for."""
+    assert make_drafters(config(shortest_match=3)) == [PromptLookup(3)]
+
+
+@pytest.mark.parametrize("kind", ["ngram_index", "model"])
+def test_a_kind_that_is_not_built_is_refused(kind: str) -> None:
+    """Nobody waits for drafts that cannot come, and the message names key and way out."""
+    wanted = config(workers={"kinds": ["prompt_lookup", kind]})
+    with pytest.raises(NotInThisRelease, match=rf"split\.workers\.kinds.*`{kind}`"):
+        make_drafters(wanted)
+    assert wanted.drafting.split is not None
+    with pytest.raises(NotInThisRelease):
+        check_kinds(wanted.drafting.split.workers.kinds)
+
+
+def test_prompt_lookup_drafts_what_followed_before() -> None:
+    """The drafter gives what the function finds."""
+    context = np.array([1, 2, 3, 4, 1, 2], dtype=np.int32)
+    assert PromptLookup(2).draft(context, 3).tolist() == [3, 4, 1]
+    assert PromptLookup(3).draft(context, 3).tolist() == []
