@@ -48,8 +48,9 @@ def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
     if problems := check(config, gather_facts(config), "args", secrets=True):
         raise ConfigError(problems)
     verifiers = _build_direct_streaming_llm_deployment(llm_config(config))
-    if config.drafting.split is not None:
-        verifiers = _with_draft_workers(verifiers, config, config.drafting.split.workers)
+    split = config.drafting.split
+    if split is not None and split.workers.replicas:
+        verifiers = _with_draft_workers(verifiers, config, split.workers)
     return _with_router(verifiers)
 
 
