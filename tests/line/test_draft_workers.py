@@ -111,7 +111,7 @@ def check_all(line: Line, undisturbed: dict[str, list[int]]) -> None:
 
 def state_of(line: Line, worker: str) -> str | None:
     """What the verifier says of a draft worker."""
-    states: dict[str, str] = line.status()["verifiers"][0]["report"]["draft_workers"]
+    states: dict[str, str] = line.reports()[0]["draft_workers"]
     return states.get(worker)
 
 
@@ -252,10 +252,7 @@ def test_two_workers_share_the_sessions_and_stand_in_for_each_other(
     for _ in range(3):
         check_all(line, undisturbed)
     line.settle()
-    asks = {
-        worker["report"]["worker_id"]: worker["report"]["asks"]
-        for worker in line.status()["draft_workers"]
-    }
+    asks = {report["worker_id"]: report["asks"] for report in line.reports("draft")}
     assert asks["one"] > 50
     assert asks["two"] > 50
     stream = Stream(line, PROMPTS[0], in_the_middle(first.end))
@@ -270,9 +267,12 @@ def test_two_workers_share_the_sessions_and_stand_in_for_each_other(
 def test_a_worker_with_another_protocol_or_tokenizer_is_refused_by_name(
     worker_less_line: Line, workers: list[Worker]
 ) -> None:
-    """`paceline status` says which worker is not asked, and why."""
+    """The verifier says which worker it does not ask, and why; `paceline status` shows it."""
     line = worker_less_line
     join(line, workers, "from-tomorrow", "--protocols", "7")
     join(line, workers, "of-another-model", "--tokenizer", "0" * 64)
     assert state_of(line, "from-tomorrow") == "refused: speaks protocols [7], this verifier [1]"
     assert state_of(line, "of-another-model") == "refused: another tokenizer"
+    told = " ".join(line.paceline("status", str(line.config_file)).stdout.split())
+    assert "from-tomorrow" in told
+    assert "refused" in told

@@ -10,6 +10,7 @@ import openai
 import psutil
 import pytest
 from lines import MODEL, Line
+from prompts import CODE
 
 pytestmark = pytest.mark.line
 
@@ -61,3 +62,25 @@ def test_a_killed_verifier_comes_back_and_status_tells(keyed_line: Line, alpha: 
     gone = psutil.wait_procs(children, timeout=30)
     assert not gone[1], "the dead verifier left its engine behind"
     assert ask(keyed_line.client(alpha), 8)
+
+
+def test_two_verifiers_share_one_draft_worker(keyed_line: Line, alpha: str) -> None:
+    """Both have drafts of the same worker accepted, and both say the same."""
+
+    def ask_for_copy(_: int) -> list[int]:
+        answer = keyed_line.client(alpha).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"Repeat this code, twice:\n{CODE}"}],
+            max_tokens=96,
+            temperature=0,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
+        )
+        return list(answer.choices[0].model_extra["token_ids"])
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask_for_copy, range(8)))
+    assert all(answer == answers[0] for answer in answers)
+    keyed_line.settle(1.0)
+    assert len(keyed_line.reports("draft")) == 1
+    for report in keyed_line.reports():
+        assert sum(report["draft_sources"]["worker:prompt_lookup"]["accepted"]) > 50

@@ -7,12 +7,17 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import openai
 import psutil
 import pytest
 import yaml
+
+from configs import load_config
+from kvstore.redis_client import redis_settings
+from kvstore.registry import read_live
 
 PACELINE = [sys.executable, "-m", "cluster.cli"]
 START_TIMEOUT_S = 300
@@ -79,6 +84,12 @@ class Line:
         seen: dict[str, Any] = json.loads(told.stdout)
         return seen
 
+    def reports(self, kind: Literal["verifier", "draft"] = "verifier") -> list[dict[str, Any]]:
+        """What the registry knows of the live workers of a kind."""
+        config = load_config(self.config_file)
+        listing = read_live(redis_settings(config), config.name, kind)
+        return [msgspec.to_builtins(report) for report in listing.reports]
+
     def counters(self) -> dict[str, float]:
         """Gauges that must be back where they were after every request, summed."""
         return self._summed(
@@ -94,22 +105,21 @@ class Line:
         """Accepted draft tokens of all verifiers, by where they came from."""
         self.settle(DRAFTING_S)
         accepted: dict[str, int] = {}
-        for verifier in self.status()["verifiers"]:
-            for source, counts in verifier["report"]["draft_sources"].items():
+        for report in self.reports():
+            for source, counts in report["draft_sources"].items():
                 accepted[source] = accepted.get(source, 0) + sum(counts["accepted"])
         return accepted
 
     def finished_by_verifier(self) -> dict[str, int]:
         """Requests that each verifier has finished."""
-        reports = [verifier["report"] for verifier in self.status()["verifiers"]]
-        return {report["worker_id"]: report["requests_finished"] for report in reports}
+        return {report["worker_id"]: report["requests_finished"] for report in self.reports()}
 
     def settle(self, more_s: float = 0.0) -> None:
         """Waits until a heartbeat has told of everything that has ended."""
         time.sleep(HEARTBEAT_S + 0.5 + more_s)
 
     def _summed(self, *keys: str) -> dict[str, float]:
-        reports = [verifier["report"] for verifier in self.status()["verifiers"]]
+        reports = self.reports()
         return {key: sum(report[key] for report in reports) for key in keys}
 
     def replica_logs(self) -> str:
