@@ -124,11 +124,19 @@ def remove_abandoned_memory(since_s: float) -> None:
         file
         for pattern in ("sem.mp-*", "psm_*")
         for file in Path(SHARED_MEMORY).glob(pattern)
-        if (seen := file.stat()).st_uid == os.getuid() and seen.st_mtime >= since_s
+        if _is_our_own(file, since_s)
     }
     if found:
         for file in found - shared_memory_of(list(psutil.process_iter())):
             file.unlink(missing_ok=True)
+
+
+def _is_our_own(file: Path, since_s: float) -> bool:
+    try:
+        seen = file.stat()
+    except FileNotFoundError:  # its owner has just removed it
+        return False
+    return seen.st_uid == os.getuid() and seen.st_mtime >= since_s
 
 
 def _is_tracker(process: psutil.Process) -> bool:
