@@ -176,6 +176,12 @@ def _reports(
     except StoreUnavailable as error:
         notes.append(f"the registry can't be read: {error}")
     notes.extend([*verifiers.skipped, *drafters.skipped])
+    notes.extend(
+        f"draft worker {worker_id} is {state}"
+        for verifier in verifiers.reports
+        for worker_id, state in verifier.draft_workers.items()
+        if state.startswith("refused")
+    )
     return (
         {report.worker_id: report for report in verifiers.reports},
         {report.worker_id: report for report in drafters.reports},
