@@ -91,6 +91,10 @@ stop: ## stop the local cluster
 bench-%: install ## run tests/benchmarks/%.py; QUICK=1 for the short version
 	@$(BIN)/python tests/benchmarks/$*.py $(if $(QUICK),--quick)
 
+# A file called router.py would hide the room of that name from itself.
+bench-router: install
+	@$(BIN)/python tests/benchmarks/routing.py $(if $(QUICK),--quick)
+
 .PHONY: clean
 clean: ## remove .venv and all caches of this folder
 	@rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -19,7 +19,10 @@ from replicas.draft.worker import DraftWorker, draft_worker_environment
 from replicas.verifier.engine_options import engine_args, verifier_environment
 from router.ingress import IngressRouter
 
-ROUTERS = {"least_loaded": "router.serve_router:LeastLoadedRouter"}
+ROUTERS = {
+    "least_loaded": "router.serve_router:LeastLoadedRouter",
+    "prefix_aware": "router.serve_router:PrefixAwareRouter",
+}
 ROUTING_STATS_PERIOD_S = 2.0
 HEALTH_CHECK_PERIOD_S = 5.0
 ROUTER_MAX_ONGOING_REQUESTS = 1000
@@ -126,8 +129,18 @@ def _deployment(config: ClusterConfig) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": 0},
         "request_router_config": RequestRouterConfig(
             request_router_class=ROUTERS[config.router.policy],
+            request_router_kwargs=_router_settings(config),
             request_routing_stats_period_s=ROUTING_STATS_PERIOD_S,
         ),
+    }
+
+
+def _router_settings(config: ClusterConfig) -> dict[str, Any]:
+    if config.router.policy != "prefix_aware":
+        return {}
+    return {
+        "source": resolve_source(config.model.source, config.folders.models),
+        "config": config.model_dump(mode="json"),
     }
 
 

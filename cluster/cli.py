@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -29,6 +29,9 @@ from configs.load import load_config
 from configs.schema import ClusterConfig, FoldersConfig
 from kvstore.errors import StoreError
 from replicas.errors import ReplicaError
+
+if TYPE_CHECKING:
+    from cluster.ngrams import FleetNgrams
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -147,6 +150,88 @@ def check(
     raise typer.Exit(1 if failed else 0)
 
 
+corpus = typer.Typer(
+    no_args_is_help=True, help="Texts that draft workers draft from, besides what they have seen."
+)
+app.add_typer(corpus, name="corpus")
+OfCluster = Annotated[
+    str | None, typer.Option("--cluster", help="Name or YAML file, where several run.")
+]
+
+
+@corpus.command("add")
+def corpus_add(
+    file: Annotated[Path, typer.Argument(help="UTF-8 text.", show_default=False)],
+    name: Annotated[str | None, typer.Option(help="Listed by it; the file's name.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Drafted from for this tenant only; else for everybody.")
+    ] = None,
+    which: OfCluster = None,
+) -> None:
+    """Have every draft worker draft from FILE within seconds; a known name is replaced."""
+    added = _ngrams(which).add(file, name or file.name, tenant)
+    console.print(f"{added.name}: {added.tokens} tokens for {added.tenant or 'everybody'}")
+
+
+@corpus.command("list")
+def corpus_list(which: OfCluster = None) -> None:
+    """Show all corpora."""
+    for entry in _ngrams(which).list():
+        console.print(f"{entry.name}: {entry.tokens} tokens for {entry.tenant or 'everybody'}")
+
+
+@corpus.command("remove")
+def corpus_remove(
+    name: Annotated[str, typer.Argument(help="As listed.", show_default=False)],
+    which: OfCluster = None,
+) -> None:
+    """Have no draft worker draft from a corpus any more."""
+    if not _ngrams(which).remove(name):
+        raise ClusterError(f"no corpus is called `{name}`; see `paceline corpus list`")
+    console.print(f"{name} is removed")
+
+
+@app.command()
+def forget(
+    tenant: Annotated[str, typer.Argument(help="As in the keys file.", show_default=False)],
+    which: OfCluster = None,
+) -> None:
+    """Remove what TENANT's requests left in the n-gram indices, everywhere, and its corpora.
+
+    What its requests leave from now on is new. Requests that run now are, too, when they end.
+    """
+    entries, removed = _ngrams(which).forget(tenant)
+    console.print(
+        f"{tenant or 'all'}: {entries} entries of the stream and {removed} corpora removed; the "
+        "draft workers follow within seconds"
+    )
+
+
+@app.command()
+def plan(
+    file: ConfigFile,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="First take a profile on the running cluster of FILE."),
+    ] = False,
+) -> None:
+    """Say which draft lengths pay at which load, or not to speculate, with the arithmetic.
+
+    The profile is kept beside FILE, and used until the next --measure. Needs split drafting.
+    """
+    from cluster import planner, profile
+
+    config = _checked(file, secrets=False)
+    kept = profile.profile_file(file)
+    if measure:
+        cluster, _ = _running(str(file))
+        with _progress() as report:
+            profile.save(profile.measure(cluster, report), kept)
+    known = profile.load(kept)
+    made = planner.plan(known, config.drafting.max_length, profile.CONCURRENCIES)
+    console.print(render.plan(made))
+
+
 @app.command()
 def down(which: Which = None) -> None:
     """End a cluster and remove its processes, sockets and folder. Twice does no harm."""
@@ -216,6 +301,15 @@ def _running(which: str | None) -> tuple[LocalCluster, RunState]:
         names = ", ".join(cluster.config.name for cluster, _ in pairs)
         raise NotRunning(f"several clusters run ({names}): name one")
     return pairs[0]
+
+
+def _ngrams(which: str | None) -> "FleetNgrams":
+    from cluster.ngrams import FleetNgrams
+
+    # Also a cluster that was not started here, by its file.
+    if which is not None and Path(which).suffix in (".yaml", ".yml"):
+        return FleetNgrams(load_config(Path(which)))
+    return FleetNgrams(_running(which)[0].config)
 
 
 def _answer(cluster: LocalCluster, question: str, max_tokens: int) -> None:

@@ -19,6 +19,8 @@ FAST_PATH = {
     # Without it the router sees no body.
     "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # The one header that the router is shown: whose cached blocks may serve a request.
+    "RAY_SERVE_SESSION_ID_HEADER_KEY": "authorization",
 }
 
 

@@ -10,6 +10,7 @@
       OtherClusterRuns       a cluster of this name runs from another config
       NotRunning             a command needs a running cluster
       DeployFailed           the application is not ready; carries the replica's own error
+      NoProfile              there is no profile to plan from
       RequestFailed          the API refused a question or broke off its answer
 
 All arguments go to `super().__init__` by position, so that the errors survive a
@@ -115,3 +116,7 @@ class DeployFailed(ClusterError):
 
 class RequestFailed(ClusterError):
     """The API refused a question or broke off its answer."""
+
+
+class NoProfile(ClusterError):
+    """There is no profile to plan from."""

@@ -33,7 +33,7 @@ from cluster.processes import (
 )
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
-from replicas.cluster_token import token_file
+from kvstore.cluster_token import needs_token, token_file
 from replicas.verifier.engine_options import engine_args
 
 LOOPBACK = "127.0.0.1"
@@ -140,7 +140,7 @@ class LocalCluster:
             started_at_s=time.time(),
         )
         state.save(self.folder)
-        if self.config.drafting.split is not None:
+        if needs_token(self.config):
             write_secret(token_file(self.folder), secrets.token_hex(32))
 
         def redis_started(pid: int) -> None:

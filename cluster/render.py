@@ -7,7 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cluster.planner import Plan
 from cluster.status import DraftWorkerStatus, NodeStatus, Snapshot, VerifierStatus
+from kvstore.registry import GovernorReport, NgramReport
 
 
 def snapshot(seen: Snapshot) -> RenderableType:
@@ -31,10 +33,91 @@ def snapshot(seen: Snapshot) -> RenderableType:
     ]
     if any(verifier.report.draft_sources for verifier in seen.verifiers):
         parts.append(_sources(seen.verifiers))
+    parts += [
+        Text(f"{verifier.report.worker_id}: {drafting_words(verifier.report.governor)}")
+        for verifier in seen.verifiers
+        if verifier.report.governor is not None
+    ]
     if seen.draft_workers:
         parts.append(_draft_workers(seen.draft_workers))
+    parts += [
+        Text(f"{worker.report.worker_id}: {ngram_words(worker.report.ngrams)}")
+        for worker in seen.draft_workers
+        if worker.report.ngrams is not None
+    ]
     parts += [Text(f"! {note}", style="yellow") for note in seen.notes]
     return Group(*parts)
+
+
+REASONS = {
+    "pays": "each token of a draft is expected to save time, one more is not",
+    "longest": "drafts are as long as they may be",
+    "costs_more": "no draft is expected to save time",
+    "requested": "requests or their class say how long",
+    "pressure": "the front door asks for less",
+    "probe": "drafts are tried now and then, to see whether they pay again",
+}
+"""Words for `replicas.verifier.governor.Reason`."""
+
+
+def drafting_words(governor: GovernorReport) -> str:
+    """Why drafting is where it is: acceptance, draft cost, length, batch."""
+    steps = sum(governor.lengths)
+    if not steps:
+        return f"draft lengths: {governor.mode}, nothing decoded yet"
+    places = " ".join(f"{rate:.0%}" for rate in governor.acceptance[:4])
+    pays = "pays" if governor.gain > governor.gain_needed else "does not pay"
+    reason = REASONS.get(governor.reason, governor.reason)
+    pressure = f", pressure {governor.pressure}" if governor.pressure else ""
+    return (
+        f"acceptance by place {places}; the best draft token brings {governor.gain:.2f} tokens, "
+        f"needs {governor.gain_needed:.2f} and {pays}, waiting takes "
+        f"{governor.wait_s * 1e3:.1f} ms a step; length {governor.mean_length:.1f} of at most "
+        f"{len(governor.lengths) - 1} ({governor.mode}): {reason}; batch of "
+        f"{governor.mean_rows:.1f}, {governor.token_s * 1e3:.1f} ms a token{pressure}"
+    )
+
+
+def plan(made: Plan) -> RenderableType:
+    """Which draft lengths pay, and what they follow from."""
+    profile, cost = made.profile, made.profile.cost
+    places = " ".join(f"{rate:.0%}" for rate in profile.acceptance)
+    shapes = f", padded to {', '.join(map(str, cost.shapes))} rows" if cost.shapes else ""
+    table = _table(
+        "sequences", right=("length", "tokens a step", "step", "ms a token", "without", "speed-up")
+    )
+    for choice in made.choices:
+        table.add_row(
+            str(choice.sequences),
+            str(choice.length),
+            f"{choice.drafted.tokens:.2f}",
+            f"{choice.drafted.seconds * 1e3:.1f} ms",
+            f"{choice.drafted.token_s * 1e3:.2f}",
+            f"{choice.plain.token_s * 1e3:.2f}",
+            f"{choice.speedup:.2f}",
+        )
+    if made.break_even == 1:
+        end = "Do not speculate: no draft pays at any load."
+    elif made.break_even is None:
+        end = f"Drafts pay at every load up to {made.schedule[-1][0]} sequences."
+    else:
+        end = f"From {made.break_even} sequences a step on no draft pays."
+    steps = ", ".join(f"{{max_batch: {batch}, length: {k}}}" for batch, k in made.schedule)
+    return Group(
+        Text(
+            f"a step: {cost.fixed_s * 1e3:.2f} ms + {cost.row_s * 1e3:.3f} ms a row + "
+            f"{cost.sequence_s * 1e3:.3f} ms a sequence + "
+            f"{cost.kv_s * 1e9:.1f} ns a KV token + {cost.draft_kv_s * 1e9:.1f} ns a KV token of "
+            f"drafts{shapes} ({profile.samples} steps seen)"
+        ),
+        Text(
+            f"drafts: accepted by place {places}; found in {profile.found:.0%} of asks, which "
+            f"wait {profile.wait_s * 1e3:.1f} ms a step; contexts of {profile.context:.0f} tokens"
+        ),
+        table,
+        Text(end),
+        Text(f"drafting.colocated.schedule: [{steps}]"),
+    )
 
 
 def _nodes(nodes: tuple[NodeStatus, ...]) -> Table:
@@ -126,13 +209,35 @@ def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
             report.worker_id,
             report.endpoint.removeprefix("tcp://"),
             ", ".join(report.kinds),
-            ", ".join(sorted(set(worker.seen_as.values()))) or "-",
+            ", ".join(sorted({state.split(":")[0] for state in worker.seen_as.values()})) or "-",
             str(report.sessions),
             f"{worker.drafted_per_s:.0f}",
             f"{report.busy_ratio:.0%}",
             str(sum(report.malformed.values())),
         )
     return table
+
+
+def ngram_words(ngrams: NgramReport) -> str:
+    """What a draft worker knows of the fleet's n-grams, and how they travel."""
+    found = f"{ngrams.hits / ngrams.lookups:.0%}" if ngrams.lookups else "none"
+    corpora = f" and {ngrams.corpus_tokens} of corpora" if ngrams.corpus_tokens else ""
+    trouble = [
+        f"{count} {what}"
+        for count, what in (
+            (ngrams.lost, "lost"),
+            (ngrams.garbage, "not believed"),
+            (ngrams.gates_closed, "sources closed, their drafts did not pay"),
+        )
+        if count
+    ]
+    return (
+        f"n-grams: {ngrams.tokens} tokens{corpora}, {ngrams.held_bytes / (1 << 20):.0f} MiB; "
+        f"{found} of {ngrams.lookups} lookups found something; "
+        + ("" if ngrams.connected else "cut off from the other workers; ")
+        + f"{ngrams.published} texts told, {ngrams.received} received, the last after "
+        f"{ngrams.delay_s:.1f} s" + (f"; {', '.join(trouble)}" if trouble else "")
+    )
 
 
 def _table(*left: str, right: tuple[str, ...]) -> Table:

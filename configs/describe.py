@@ -113,14 +113,15 @@ def _type_words(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
     if origin in (Union, UnionType):
-        return _type_words(next(part for part in parts if part is not NoneType))
+        return ", or ".join(_type_words(part) for part in parts if part is not NoneType)
     if origin is tuple:
         return "list of sections" if section_of(parts[0]) else f"list of: {_type_words(parts[0])}"
     if origin is dict:
         return f"{_type_words(parts[0])} to {_type_words(parts[1])}"
     if section_of(annotation):
         return "section"
-    return _type_words(parts[0])  # of Annotated
+    words = _type_words(parts[0])  # of Annotated
+    return words + "".join(_range_words(info) for info in parts[1:] if isinstance(info, FieldInfo))
 
 
 def _range_words(field: FieldInfo) -> str:

@@ -89,6 +89,7 @@ def _is_there(path: Path) -> bool:
 def _secrets(config: ClusterConfig) -> dict[str, SecretRef | None]:
     return {
         "redis.password": config.redis.password,
+        "router.token": config.router.token,
         "front_door.keys": config.front_door.keys,
         "front_door.domain_salt": config.front_door.domain_salt,
     }

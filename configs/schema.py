@@ -334,6 +334,46 @@ class ColocatedDrafting(Section):
     )
 
 
+class NgramConfig(Section):
+    """The fleet's n-grams: what any verifier has answered is drafted by every draft worker."""
+
+    sharing: Literal["tenant", "cluster", "off"] = Field(
+        "tenant",
+        description="Whose texts a request may be drafted from: its own tenant's, everybody's in "
+        "the cluster, or nobody's. `off` keeps nothing and exchanges nothing.",
+    )
+    memory_mib: int = Field(
+        128,
+        ge=1,
+        le=1048576,
+        description="Memory of the index, MiB a worker; about 45,000 tokens a MiB. What isn't "
+        "used goes first.",
+    )
+    corpus_mib: int = Field(
+        32,
+        ge=1,
+        le=65536,
+        description="Memory for corpora (`paceline corpus`), MiB a worker; bounds what all of "
+        "them have together.",
+    )
+    longest_context: int = Field(
+        24, ge=2, le=64, description="Longest context that is compared, tokens."
+    )
+    ttl_s: float = Field(
+        21600,
+        ge=1,
+        le=31536000,
+        description="How long a text is drafted from, seconds. Corpora stay until removed.",
+    )
+    stream_tokens: int = Field(
+        2000000,
+        ge=4096,
+        le=1000000000,
+        description="Most tokens in the Redis stream between the workers (4 bytes each), and so "
+        "what a new worker starts with.",
+    )
+
+
 class DraftWorkerConfig(Section):
     """The pool of draft workers."""
 
@@ -347,6 +387,7 @@ class DraftWorkerConfig(Section):
     memory_mib: int = Field(
         256, ge=1, le=1048576, description="Memory for the contexts of sessions, MiB a worker."
     )
+    ngram: NgramConfig = NgramConfig()
     draft: DraftModelConfig | None = Field(None, description="Weights of kind `model`.")
     env: dict[str, str] = Field({}, description="Environment variables of draft workers.")
 
@@ -385,10 +426,43 @@ class SplitDrafting(Section):
     )
 
 
+DraftWish = Literal["auto", "off"] | Annotated[int, Field(ge=0, le=64)]
+
+
+class GovernorConfig(Section):
+    """How long drafts are, decided anew in each step; split drafting only."""
+
+    mode: Literal["auto", "fixed", "off"] = Field(
+        "auto",
+        description="`auto`: as long as they are expected to save time, often not at all. "
+        "`fixed`: always `max_length`. `off`: none, whatever a request asks for.",
+    )
+    probe_share: float = Field(
+        0.01,
+        ge=0,
+        le=0.1,
+        description="Part of step time (0-1) that may go into trying a draft where none would pay, "
+        "so that a change is found again. 0: never.",
+    )
+
+
+class SpeculationClasses(Section):
+    """Drafts of requests that say nothing themselves, by their class; split drafting only."""
+
+    interactive: DraftWish = Field(
+        "auto", description="`auto`: the governor decides. `off`, or a fixed number of tokens."
+    )
+    batch: DraftWish = Field(
+        "auto", description="The class whose drafts are given up first; as `interactive`."
+    )
+
+
 class DraftingConfig(Section):
     """Who guesses the next tokens. Neither `colocated` nor `split`: nobody does."""
 
     max_length: int = Field(4, ge=1, le=64, description="Longest draft of one step, tokens.")
+    governor: GovernorConfig = GovernorConfig()
+    classes: SpeculationClasses = SpeculationClasses()
     colocated: ColocatedDrafting | None = None
     split: SplitDrafting | None = None
 
@@ -441,8 +515,23 @@ class RedisConfig(Section):
 class RouterConfig(Section):
     """Which verifier gets a request."""
 
-    policy: Literal["least_loaded"] = Field(
-        "least_loaded", description="`least_loaded`: fewest requests in flight."
+    policy: Literal["least_loaded", "prefix_aware"] = Field(
+        "least_loaded",
+        description="`least_loaded`: fewest requests in flight. `prefix_aware`: soonest first "
+        "token, counting the KV blocks that each verifier holds (docs/routing.md).",
+    )
+    token: SecretRef | None = Field(
+        None,
+        description="`prefix_aware` only: secret of at least 16 bytes by which verifiers and "
+        "routers know each other. None: that of `drafting.split`, or the one that `paceline up` "
+        "makes.",
+    )
+    index_mib: int = Field(
+        256,
+        ge=1,
+        le=1048576,
+        description="`prefix_aware` only: memory of the index of KV blocks, MiB a router. Blocks "
+        "that find no room count as not cached.",
     )
 
 
@@ -483,6 +572,10 @@ class PortsConfig(Section):
     replicas_to: Port = Field(31000, description="Last HTTP port of replicas.")
     drafts_from: Port = Field(31001, description="First port of draft workers.")
     drafts_to: Port = Field(31100, description="Last port of draft workers.")
+    kv_from: Port = Field(
+        31101, description="First port where verifiers tell routers of their KV blocks."
+    )
+    kv_to: Port = Field(31200, description="Last port of these.")
 
 
 class FoldersConfig(Section):

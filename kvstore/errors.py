@@ -2,7 +2,12 @@
 
 StoreError
 ├── StoreUnavailable     Redis can't be reached, refuses us, or answers too late
-└── InvalidReport        a worker says of itself what others would leave out
+├── InvalidReport        a worker says of itself what others would leave out
+├── KeysFileError        a keys file cannot be used; names its line, never a key
+├── NoClusterToken       the secret by which the cluster's parts know each other
+├── MalformedKvMessage   a message about KV blocks that cannot be read, or must not be believed
+├── InvalidRecord        an entry of the n-gram exchange, or a corpus, is not what it should be
+└── CorpusRefused        a corpus has no room, no name or no text
 """
 
 
@@ -44,3 +49,63 @@ class InvalidReport(StoreError):
 
     def __str__(self) -> str:
         return f"the report of {self.worker_id!r} would be left out by its readers: {self.reason}"
+
+
+class KeysFileError(StoreError):
+    """A keys file that cannot be used.
+
+    Args:
+        line: Line number from 1, or 0 where the whole file is meant.
+        reason: What is wrong; never quotes the file.
+    """
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"line {self.line} of the keys file" if self.line else "the keys file"
+        return f"{where}: {self.reason}"
+
+
+class NoClusterToken(StoreError):
+    """The secret by which the cluster's parts know each other can't be had.
+
+    Args:
+        reason: What is wrong with it; never quotes it.
+        remedy: What a person can do.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"no cluster token: {self.reason}; {self.remedy}"
+
+
+class MalformedKvMessage(StoreError):
+    """A message about KV blocks that cannot be read or believed.
+
+    Args:
+        what: Which check failed, a word: `frames`, `size`, `version`, `token` or `shape`.
+        reason: What is wrong.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class InvalidRecord(StoreError):
+    """An entry of the n-gram exchange, or a corpus, is not what it should be."""
+
+
+class CorpusRefused(StoreError):
+    """A corpus has no room, no name or no text. The message says which, and what to do."""

@@ -55,6 +55,76 @@ class SourceCounts(msgspec.Struct, frozen=True):
     accepted: ByPosition
 
 
+class StepCostReport(msgspec.Struct, frozen=True):
+    """What an engine step costs, as a verifier has learned it.
+
+    Attributes:
+        fixed_s: Of a step, seconds.
+        row_s: Of one verified row.
+        kv_s: Of one KV token of a sequence.
+        draft_kv_s: Of one KV token that a draft token attends to.
+        shapes: Execution shapes, rows; empty where steps are not padded.
+        knot_rows: Numbers of rows that were measured,
+        knot_s: and by how much their steps differ from the straight line.
+        samples: Steps it was learned from.
+        error: Usual error of a step's time, 0-1 of that time.
+        sequence_s: Of one sequence, besides its row.
+    """
+
+    fixed_s: Seconds
+    row_s: Seconds
+    kv_s: Seconds
+    draft_kv_s: Seconds
+    shapes: Annotated[list[Count], Meta(max_length=512)] = []
+    knot_rows: Annotated[list[Count], Meta(max_length=64)] = []
+    knot_s: Annotated[list[float], Meta(max_length=64)] = []
+    samples: Count = 0
+    error: Ratio = 0.0
+    sequence_s: Seconds = 0.0
+
+
+class GovernorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a verifier's draft lengths are, and by what. Counts run since its start.
+
+    Attributes:
+        mode: `auto`, `fixed` or `off`.
+        pressure: 0-5, from the front door.
+        lengths: Sequences of all steps by the draft length chosen for them, from 0.
+        reason: The commonest one of the last second; a word of `governor.Reason`.
+        expected_tokens: Of decoding steps, as the governor expected them.
+        real_tokens: Of the same steps, as they came.
+        mean_length: Draft tokens a sequence, in recent steps.
+        mean_rows: Sequences a step, in recent steps.
+        mean_context: KV tokens a sequence, in recent steps.
+        mean_found: Part of asked drafts that there are, as it is estimated, 0-1.
+        acceptance: By place in the draft, as it is estimated for recent sequences.
+        gain: Tokens that the best draft token was expected to bring in recent steps.
+        gain_needed: Tokens that it would have had to bring to pay for itself.
+        token_s: Expected time per token, seconds.
+        wait_s: What a step takes longer when drafts are asked for, seconds.
+        probes: Drafts that were made only to learn.
+        step: What a step costs.
+    """
+
+    mode: Word
+    pressure: Count
+    lengths: Annotated[list[Count], Meta(max_length=65)]
+    reason: Word
+    expected_tokens: Annotated[float, Meta(ge=0)]
+    real_tokens: Annotated[float, Meta(ge=0)]
+    mean_length: Annotated[float, Meta(ge=0)]
+    mean_rows: Annotated[float, Meta(ge=0)]
+    mean_context: Annotated[float, Meta(ge=0)]
+    mean_found: Ratio
+    acceptance: Annotated[list[Ratio], Meta(max_length=64)]
+    gain: Annotated[float, Meta(ge=0)]
+    gain_needed: Annotated[float, Meta(ge=0)]
+    token_s: Seconds
+    wait_s: Seconds
+    probes: Count
+    step: StepCostReport
+
+
 class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="verifier"):
     """What a verifier says about itself. Counts run since its start.
 
@@ -71,6 +141,9 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         deadline_misses: Drafts that were waited for in vain.
         draft_wait_s: Time spent waiting for drafts, added up.
         step_s: Recent time of one engine step, by kind of step.
+        kv_endpoint: Where routers learn which KV blocks it holds; empty where they can't.
+        block_tokens: Tokens of one of those blocks.
+        governor: Draft lengths and what decides them; None without split drafting.
     """
 
     worker_id: Text
@@ -102,7 +175,46 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     deadline_misses: Count = 0
     draft_wait_s: Seconds = 0.0
     step_s: Annotated[dict[Text, Seconds], Meta(max_length=8)] = {}
+    kv_endpoint: Text = ""
+    block_tokens: Count = 0
+    governor: GovernorReport | None = None
     protocol: int = PROTOCOL
+
+
+class NgramReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a draft worker says about the fleet's n-grams. Counts run since its start.
+
+    Attributes:
+        tokens: In its index.
+        documents: In its index.
+        held_bytes: Memory of the index, full or not.
+        corpus_tokens: Of operators' corpora.
+        lookups: In the index.
+        hits: Of those, that found something.
+        evicted_tokens: Given up for new ones.
+        connected: Whether it exchanges texts with the others now.
+        published: Texts given to the others.
+        received: Texts taken from them.
+        lost: Own texts the others will not see, and batches of others that never came.
+        garbage: Entries that could not be believed.
+        delay_s: From the end of the latest text received to its being there, seconds.
+        gates_closed: Sources that are left alone now because their drafts did not pay.
+    """
+
+    tokens: Count
+    documents: Count
+    held_bytes: Count
+    corpus_tokens: Count
+    lookups: Count
+    hits: Count
+    evicted_tokens: Count
+    connected: bool
+    published: Count
+    received: Count
+    lost: Count
+    garbage: Count
+    delay_s: Seconds
+    gates_closed: Count
 
 
 class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="draft"):
@@ -121,6 +233,7 @@ class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
         malformed: Messages it dropped, by the check that failed.
         evicted_sessions: Sessions whose contexts it gave up for want of memory.
         busy_ratio: Part of the time since the last report in which it worked, 0-1.
+        ngrams: Of kind `ngram_index`; None without it.
     """
 
     worker_id: Text
@@ -140,6 +253,7 @@ class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     busy_ratio: Ratio
     started_at_s: Seconds
     reported_at_s: Seconds
+    ngrams: NgramReport | None = None
     protocol: int = PROTOCOL
 
 

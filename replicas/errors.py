@@ -2,9 +2,7 @@
 
 ReplicaError
 ├── NotInThisRelease     a config asks for a part that is not built yet
-├── KeysFileError        a keys file cannot be used; names its line, never a key
 ├── MalformedMessage     a draft message that cannot be read, or must not be believed
-├── NoClusterToken       the secret by which verifiers and draft workers know each other
 ├── NoDraftPort          a draft worker finds no port to listen on
 ├── UnknownVocabulary    nothing says how many tokens the model has
 ├── ClientLeft           the client hung up before its request was whole
@@ -42,24 +40,6 @@ class NotInThisRelease(ReplicaError):
         return f"{self.key}: not in this release; {self.remedy}"
 
 
-class KeysFileError(ReplicaError):
-    """A keys file that cannot be used.
-
-    Args:
-        line: Line number from 1, or 0 where the whole file is meant.
-        reason: What is wrong; never quotes the file.
-    """
-
-    def __init__(self, line: int, reason: str) -> None:
-        super().__init__(line, reason)
-        self.line = line
-        self.reason = reason
-
-    def __str__(self) -> str:
-        where = f"line {self.line} of the keys file" if self.line else "the keys file"
-        return f"{where}: {self.reason}"
-
-
 class MalformedMessage(ReplicaError):
     """A message between verifier and draft worker that cannot be read or believed.
 
@@ -76,23 +56,6 @@ class MalformedMessage(ReplicaError):
 
     def __str__(self) -> str:
         return self.reason
-
-
-class NoClusterToken(ReplicaError):
-    """The secret by which verifiers and draft workers know each other can't be had.
-
-    Args:
-        reason: What is wrong with it; never quotes it.
-        remedy: What a person can do.
-    """
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason, remedy)
-        self.reason = reason
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"no cluster token: {self.reason}; {self.remedy}"
 
 
 class NoDraftPort(ReplicaError):

@@ -26,6 +26,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from kvstore.cluster_token import MIN_TOKEN_BYTES
 from replicas.errors import MalformedMessage
 
 PROTOCOL: Final = 1
@@ -38,8 +39,7 @@ MAX_SESSIONS: Final = 4096
 """In one message."""
 MAX_CONTEXT_TOKENS: Final = 1 << 20
 MAX_DRAFT_TOKENS: Final = 256
-MIN_TOKEN_BYTES: Final = 16
-"""Shortest cluster token."""
+MAX_DOMAIN_BYTES: Final = 32
 
 _MAGIC: Final = b"PCL"
 _MAC_BYTES: Final = 16
@@ -60,12 +60,15 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
         base: Tokens of the context that the worker has been sent before. 0: here is all of it.
         appended: Packed tokens that follow the first `base`.
         wanted: Draft tokens wanted now. 0: only take the tokens in.
+        domain: Sharing domain of the session, as the front door says; sent with `base` 0, and
+            then known. Empty: nothing of this session may be shared.
     """
 
     session: SessionId
     base: Length
     appended: Packed
     wanted: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)]
+    domain: Annotated[bytes, Meta(max_length=MAX_DOMAIN_BYTES)] = b""
 
 
 class AskBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -90,12 +93,14 @@ class Draft(msgspec.Struct, frozen=True, array_like=True):
         base: Length of the context that the tokens follow.
         tokens: Packed draft tokens; may be more than were wanted, or none.
         source: Where they come from, a draft kind of the config.
+        confidence: Part of them that the worker expects to be right, 0-1; 0 where it says nothing.
     """
 
     session: SessionId
     base: Length
     tokens: Annotated[bytes, Meta(max_length=4 * MAX_DRAFT_TOKENS)]
     source: Annotated[str, Meta(max_length=32)]
+    confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class DraftBatch(msgspec.Struct, frozen=True, array_like=True):

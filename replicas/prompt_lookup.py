@@ -33,9 +33,20 @@ def prompt_lookup(context: Tokens, wanted: int, shortest_match: int) -> Tokens:
         [wanted] int32, or [0] where nothing matches. Takes O(context) time: one comparison
         of the whole array, then only the places that are left.
     """
+    start, _ = longest_match(context, shortest_match)
+    return continued(context, start, wanted) if start and wanted > 0 else _NOTHING
+
+
+def longest_match(context: Tokens, shortest_match: int) -> tuple[int, int]:
+    """Where the last tokens stood before.
+
+    Returns:
+        The place behind them, and how many they were, at most `LONGEST_MATCH`; (0, 0) where
+        they stood nowhere.
+    """
     length = len(context)
-    if wanted < 1 or length <= shortest_match:
-        return _NOTHING
+    if length <= shortest_match:
+        return 0, 0
     # ends[i]: the last token of a match stood here.
     ends = np.flatnonzero(context[:-1] == context[-1])
     for matched in range(1, LONGEST_MATCH):
@@ -49,8 +60,12 @@ def prompt_lookup(context: Tokens, wanted: int, shortest_match: int) -> Tokens:
     else:
         matched = LONGEST_MATCH
     if not len(ends) or matched < shortest_match:
-        return _NOTHING
-    start = int(ends[-1]) + 1
+        return 0, 0
+    return int(ends[-1]) + 1, matched
+
+
+def continued(context: Tokens, start: int, wanted: int) -> Tokens:
+    """[wanted] tokens from `start` on; at its end the context goes on with what follows `start`."""
     found = context[start : start + wanted]
     if len(found) < wanted:
         found = np.resize(context[start:], wanted)  # repeats what it is given

@@ -55,9 +55,13 @@ class IngressRouter:
         """Where HAProxy should send the request whose body this is."""
         payload = routing_payload(await request.body())
         arguments = () if payload is None else (payload,)
+        handle = self._handle
+        # Tells whose cached blocks may serve the request. It is a secret: never logged.
+        if authorization := request.headers.get("authorization"):
+            handle = handle.options(session_id=authorization)
         try:
             # The request goes out through HAProxy, so no slot is reserved for it here.
-            async with self._handle.choose_replica(*arguments, _reserve=False) as selection:
+            async with handle.choose_replica(*arguments, _reserve=False) as selection:
                 replica = selection._replica
         except (RuntimeError, DeploymentUnavailableError) as error:
             logger.warning("no verifier to route to: %s", error)

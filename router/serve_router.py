@@ -13,8 +13,27 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, R
 
 from router.ledger import PickLedger
 from router.policy import least_loaded
+from router.prefix_metrics import PrefixMetrics
+from router.prefix_routing import PrefixRouting
+from router.routing_settings import PrefixSettings
 
 DECISION_BUCKETS_S = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05]
+
+
+class _PickMetrics:
+    """What every policy counts."""
+
+    def __init__(self) -> None:
+        self.picks = Counter(
+            "paceline_router_picks_total",
+            description="Requests sent to each verifier.",
+            tag_keys=("verifier",),
+        )
+        self.decision_s = Histogram(
+            "paceline_router_decision_seconds",
+            description="Time to rank the verifiers.",
+            boundaries=DECISION_BUCKETS_S,
+        )
 
 
 class LeastLoadedRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
@@ -23,16 +42,7 @@ class LeastLoadedRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     def initialize_state(self, **_: Any) -> None:
         """Called by Serve once, before the first request."""
         self._ledger = PickLedger()
-        self._picks = Counter(
-            "paceline_router_picks_total",
-            description="Requests sent to each verifier.",
-            tag_keys=("verifier",),
-        )
-        self._decision_s = Histogram(
-            "paceline_router_decision_seconds",
-            description="Time to rank the verifiers.",
-            boundaries=DECISION_BUCKETS_S,
-        )
+        self._metrics = _PickMetrics()
 
     async def choose_replicas(
         self,
@@ -62,6 +72,50 @@ class LeastLoadedRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         if ranking.replica_ids:
             best = ranking.replica_ids[0]
             self._ledger.picked(best, now_s)
-            self._picks.inc(tags={"verifier": best})
-        self._decision_s.observe(time.perf_counter() - started_s)
+            self._metrics.picks.inc(tags={"verifier": best})
+        self._metrics.decision_s.observe(time.perf_counter() - started_s)
         return [[by_id[replica_id]] for replica_id in ranking.replica_ids]
+
+
+class PrefixAwareRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
+    """Sends a request to the verifier that is predicted to answer soonest (docs/routing.md)."""
+
+    def initialize_state(self, **settings: Any) -> None:
+        """Called by Serve once, before the first request.
+
+        Args:
+            settings: As `PrefixSettings.from_kwargs` takes them.
+        """
+        self._routing = PrefixRouting(PrefixSettings.from_kwargs(**settings))
+        self._metrics = _PickMetrics()
+        self._prefix_metrics: PrefixMetrics | None = None
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> Sequence[list[RunningReplica]]:
+        """The candidates, best first, each a group of its own.
+
+        Args:
+            candidate_replicas: Replicas that Serve holds for alive.
+            pending_request: The request, with its body and its bearer key.
+        """
+        self._routing.start()
+        if self._prefix_metrics is None:
+            self._prefix_metrics = PrefixMetrics(self._routing)
+            self._prefix_metrics.start()
+        arguments = pending_request.args if pending_request is not None else ()
+        body = vars(arguments[0]) if arguments and hasattr(arguments[0], "__dict__") else None
+        key = pending_request.metadata.session_id if pending_request is not None else ""
+        reading = await self._routing.read(body, key or "")
+        started_s = time.perf_counter()
+        by_id = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        decision = self._routing.decide(
+            reading, {name: replica.routing_stats for name, replica in by_id.items()}, time.time()
+        )
+        if decision.ranking.replica_ids:
+            self._metrics.picks.inc(tags={"verifier": decision.ranking.replica_ids[0]})
+        self._metrics.decision_s.observe(time.perf_counter() - started_s)
+        self._prefix_metrics.saw(reading, decision)
+        return [[by_id[replica_id]] for replica_id in decision.ranking.replica_ids]

@@ -12,12 +12,16 @@ class Load:
         in_flight: Requests it said it had when it last reported; 0 if it never did.
         sent_since: Requests this router sent to it since that report.
         last_pick: Count of picks of this router when it was last picked; 0 if never.
+        queued_tokens: Prompt tokens it said it still had to compute.
+        sent_tokens: Prompt tokens to compute of the requests sent since.
     """
 
     replica_id: str
     in_flight: int
     sent_since: int
     last_pick: int
+    queued_tokens: int = 0
+    sent_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,3 +30,37 @@ class Ranking:
 
     replica_ids: tuple[str, ...]
     reason: str
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What prefilling costs on one verifier.
+
+    Attributes:
+        base_s: Of a prefill apart from its tokens, seconds.
+        s_per_token: Of one token more.
+    """
+
+    base_s: float
+    s_per_token: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One verifier, as seen by one request.
+
+    Attributes:
+        load: What is known of its load.
+        device_blocks: Leading blocks of the prompt that it holds ready.
+        colder_blocks: Blocks after these that it can fetch.
+        coming_blocks: Leading blocks that it will hold once requests sent there are prefilled.
+        prefill: What prefilling costs there; None where it is not known yet.
+        affinity: 0-1 by consistent hashing of the verifier and the prompt's beginning.
+    """
+
+    load: Load
+    device_blocks: int = 0
+    colder_blocks: int = 0
+    coming_blocks: int = 0
+    prefill: Prefill | None = None
+    affinity: float = 0.0

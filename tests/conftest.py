@@ -56,8 +56,9 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
 
 @pytest.fixture
 def drafting_line(lines: Lines, tiny_adapter: Path) -> Line:
-    """One float32 verifier with a draft worker and a LoRA adapter, no keys."""
-    return lines.get("drafting", _with_adapter(base_config(drafting=SPLIT), tiny_adapter))
+    """One float32 verifier with a draft worker and a LoRA adapter, no keys; it always drafts."""
+    drafting = SPLIT | {"governor": {"mode": "fixed"}}
+    return lines.get("drafting", _with_adapter(base_config(drafting=drafting), tiny_adapter))
 
 
 @pytest.fixture
@@ -74,9 +75,13 @@ def keyless_line(lines: Lines, tiny_adapter: Path) -> Callable[[], Line]:
 
 @pytest.fixture
 def worker_less_line(lines: Lines) -> Line:
-    """One float32 verifier that drafts, with no draft worker but those a test brings."""
-    split = {"max_length": 4, "split": {"workers": {"replicas": 0}}}
-    return lines.get("workerless", base_config(drafting=split))
+    """One float32 verifier that always drafts, with no draft worker but those a test brings."""
+    drafting = {
+        "max_length": 4,
+        "governor": {"mode": "fixed"},
+        "split": {"workers": {"replicas": 0}},
+    }
+    return lines.get("workerless", base_config(drafting=drafting))
 
 
 def _with_adapter(config: dict[str, Any], adapter: Path) -> dict[str, Any]:
@@ -108,9 +113,47 @@ def keyed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
     return lines.get("keyed", config)
 
 
+@pytest.fixture
+def routed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
+    """Two float32 verifiers behind the prefix-aware router, with keys of two tenants."""
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
+    config = base_config(
+        front_door={"keys": {"file": str(keys)}}, router={"policy": "prefix_aware"}
+    )
+    config["verifiers"] |= {"replicas": 2, "cpus": 1}
+    return lines.get("routed", config)
+
+
+@pytest.fixture
+def fleet_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
+    """Two float32 verifiers and two draft workers that draft by the fleet's n-grams alone."""
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
+    drafting = {
+        "max_length": 4,
+        "governor": {"mode": "fixed"},
+        "split": {
+            "local_lookup": False,
+            "workers": {"replicas": 2, "cpus": 0, "kinds": ["ngram_index"]},
+        },
+    }
+    config = base_config(front_door={"keys": {"file": str(keys)}}, drafting=drafting)
+    config["verifiers"] |= {"replicas": 2, "cpus": 1}
+    return lines.get("fleet", config)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one line run together, so that each line starts once."""
-    turn = {"drafting_line": 0, "keyless_line": 1, "keyed_line": 2, "worker_less_line": 3}
+    turn = {
+        "drafting_line": 0,
+        "keyless_line": 1,
+        "keyed_line": 2,
+        "worker_less_line": 3,
+        "routed_line": 4,
+    }
 
     def when(item: pytest.Item) -> int:
         names = getattr(item, "fixturenames", ())

@@ -83,6 +83,18 @@ def schedule_is_in_order(config: ClusterConfig, _facts: Facts) -> Iterator[Findi
         yield Finding(key, "never drafts; give a step a length, or remove drafting.colocated")
 
 
+def classes_wish_what_there_is(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """No class asks for longer drafts than the longest."""
+    drafting = config.drafting
+    for name, wish in drafting.classes:
+        if isinstance(wish, int) and wish > drafting.max_length:
+            yield Finding(
+                f"drafting.classes.{name}",
+                f"{wish} is more than drafting.max_length, {drafting.max_length}; lower it, or "
+                "raise max_length",
+            )
+
+
 def vocabularies_are_one(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
     """A draft model proposes tokens of the target's vocabulary.
 
@@ -171,15 +183,35 @@ def worker_has_what_it_needs(config: ClusterConfig, _facts: Facts) -> Iterator[F
         )
 
 
+def ngrams_fit_into_redis(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """The stream of the fleet's n-grams and full corpora take at most half of a private Redis."""
+    split = config.drafting.split
+    if split is None or "ngram_index" not in split.workers.kinds or config.redis.url is not None:
+        return
+    ngram = split.workers.ngram
+    if ngram.sharing == "off":
+        return
+    # A token has 4 bytes there, and about 24 in a worker's index.
+    needed_mib = (4 * ngram.stream_tokens >> 20) + ngram.corpus_mib // 6
+    if needed_mib > config.redis.memory_mib // 2:
+        yield Finding(
+            "drafting.split.workers.ngram.stream_tokens",
+            f"stream and corpora need {needed_mib} MiB, more than half of redis.memory_mib, "
+            f"{config.redis.memory_mib}; raise that to {2 * needed_mib}, or lower this",
+        )
+
+
 RULES = (
     one_family,
     method_has_its_weights,
     method_runs_here,
     lookup_has_a_range,
     schedule_is_in_order,
+    classes_wish_what_there_is,
     vocabularies_are_one,
     draft_ranks_fit,
     draft_computes_like_the_target,
     draft_length_fits,
     worker_has_what_it_needs,
+    ngrams_fit_into_redis,
 )

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
 
 from configs.checks.rule import Finding
 from configs.facts import Facts
@@ -18,10 +20,8 @@ HAPROXY_PATH_BYTES = 67
 
 def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
     """Every port has one listener, and the ranges are free of the others and of each other."""
-    ports, split = config.ports, config.drafting.split
-    ranges = {"replicas": (ports.replicas_from, ports.replicas_to, config.verifiers.replicas)}
-    if split is not None:
-        ranges["drafts"] = (ports.drafts_from, ports.drafts_to, split.workers.replicas)
+    ports = config.ports
+    ranges = list(_ranges(config))
     owners: dict[int, str] = {}
     for name, port in ports:
         if not isinstance(port, int) or name.endswith(("_from", "_to")):
@@ -30,25 +30,66 @@ def ports_are_apart(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
         owner = owners.setdefault(port, key)
         if owner != key:
             yield Finding(key, f"{port} is {owner} already; use another")
-        for of, (first, last, _) in ranges.items():
-            if first <= port <= last:
-                whose = "replicas'" if of == "replicas" else "draft workers'"
-                yield Finding(key, f"{port} is in the {whose} range, {first} to {last}; move one")
-    for of, (first, last, replicas) in ranges.items():
-        wants = "verifiers.replicas" if of == "replicas" else "drafting.split.workers.replicas"
-        if last - first + 1 < replicas:
+        for r in ranges:
+            if r.first <= port <= r.last:
+                yield Finding(
+                    key, f"{port} is in the {r.whose} range, {r.first} to {r.last}; move one"
+                )
+    for r in ranges:
+        if r.last - r.first + 1 < r.needed:
             yield Finding(
-                f"ports.{of}_to",
-                f"{first} to {last} are too few ports for {wants} {replicas}; raise it to "
-                f"{first + replicas - 1} or more",
+                f"ports.{r.name}_to",
+                f"{r.first} to {r.last} are too few ports for {r.wanted_by} {r.needed}; raise it "
+                f"to {r.first + r.needed - 1} or more",
             )
-    if split is not None and (
-        ports.drafts_from <= ports.replicas_to and ports.replicas_from <= ports.drafts_to
-    ):
-        yield Finding(
-            "ports.drafts_from",
-            f"{ports.drafts_from} to {ports.drafts_to} overlap the replicas' range, "
-            f"{ports.replicas_from} to {ports.replicas_to}; move one",
+    for one, other in combinations(ranges, 2):
+        if other.first <= one.last and one.first <= other.last:
+            yield Finding(
+                f"ports.{other.name}_from",
+                f"{other.first} to {other.last} overlap the {one.whose} range, "
+                f"{one.first} to {one.last}; move one",
+            )
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Ports `first` to `last`, called `name` in the config, of which `needed` are taken."""
+
+    name: str
+    whose: str
+    first: int
+    last: int
+    needed: int
+    wanted_by: str
+
+
+def _ranges(config: ClusterConfig) -> Iterator[_Range]:
+    ports, split, verifiers = config.ports, config.drafting.split, config.verifiers.replicas
+    yield _Range(
+        "replicas",
+        "replicas'",
+        ports.replicas_from,
+        ports.replicas_to,
+        verifiers,
+        "verifiers.replicas",
+    )
+    if split is not None:
+        yield _Range(
+            "drafts",
+            "draft workers'",
+            ports.drafts_from,
+            ports.drafts_to,
+            split.workers.replicas,
+            "drafting.split.workers.replicas",
+        )
+    if config.router.policy == "prefix_aware":
+        yield _Range(
+            "kv",
+            "verifiers' KV",
+            ports.kv_from,
+            ports.kv_to,
+            verifiers,
+            "verifiers.replicas",
         )
 
 

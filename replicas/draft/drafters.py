@@ -2,31 +2,72 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import numpy as np
 
 from configs.schema import ClusterConfig, DraftKind, SplitDrafting
+from replicas.draft.gate import Outcome
 from replicas.errors import NotInThisRelease
 from replicas.messages import Tokens
-from replicas.prompt_lookup import prompt_lookup
+from replicas.prompt_lookup import continued, longest_match
+
+SURE: Final = 0.85
+"""Confidence at which the drafters behind are not asked any more, 0-1. Prompt lookup has it from
+matches of 12 tokens on."""
+DOUBT: Final = 2.0
+"""Over the match length in tokens: what speaks against a single place, as in the n-gram index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a drafter is asked.
+
+    Attributes:
+        context: [tokens] int32, prompt and answer so far; read-only.
+        wanted: Tokens wanted, 1 or more.
+        domain: Sharing domain of the request; empty where nothing may be shared with it.
+        now_s: Any clock that never goes back, seconds.
+    """
+
+    context: Tokens
+    wanted: int
+    domain: bytes = b""
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What may follow a context.
+
+    Attributes:
+        tokens: [up to wanted] int32; [0] where the drafter has no idea.
+        confidence: Expected part of them that is right, 0-1.
+        kind: The drafter's draft kind.
+        source: Which of its sources, where it has several.
+    """
+
+    tokens: Tokens
+    confidence: float
+    kind: str
+    source: str = ""
+
+
+NO_GUESS: Final = Guess(np.empty(0, dtype=np.int32), 0.0, "")
 
 
 class Drafter(Protocol):
-    """Guesses what follows a context."""
+    """Guesses what follows a context. Called by one thread; must not wait for anything."""
 
     @property
     def kind(self) -> str:
         """A draft kind of the config."""
 
-    def draft(self, context: Tokens, wanted: int) -> Tokens:
-        """What may follow.
+    def draft(self, question: Question) -> Guess:
+        """What may follow."""
 
-        Args:
-            context: [tokens] int32, prompt and answer so far; read-only.
-            wanted: Tokens wanted, 1 or more.
-
-        Returns:
-            [up to wanted] int32; [0] where it has no idea.
-        """
+    def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+        """What became of an earlier guess, by the clock of the question."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +81,36 @@ class PromptLookup:
     shortest_match: int
     kind: str = "prompt_lookup"
 
-    def draft(self, context: Tokens, wanted: int) -> Tokens:
+    def draft(self, question: Question) -> Guess:
         """As `Drafter.draft`; takes O(context) time."""
-        return prompt_lookup(context, wanted, self.shortest_match)
+        start, matched = longest_match(question.context, self.shortest_match)
+        if not start:
+            return NO_GUESS
+        tokens = continued(question.context, start, question.wanted)
+        return Guess(tokens, matched / (matched + DOUBT), self.kind)
+
+    def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+        """Nothing: a request's own past costs nothing to look at, and is its own measure."""
 
 
-def make_drafters(config: ClusterConfig) -> list[Drafter]:
+def make_drafters(config: ClusterConfig, ngram_index: Drafter | None = None) -> list[Drafter]:
     """The drafters of a draft worker, in the order in which they are asked.
 
-    The first that finds something for a session wins.
+    Args:
+        config: The cluster's.
+        ngram_index: The drafter of kind `ngram_index`. None leaves the kind out, as where
+            sharing is off.
 
     Raises:
         NotInThisRelease: A kind is not built yet.
     """
     split = config.drafting.split or SplitDrafting()
     check_kinds(split.workers.kinds)
-    return [DRAFTERS[kind](split) for kind in split.workers.kinds]
+    drafters: list[Drafter] = []
+    for kind in split.workers.kinds:
+        if (drafter := DRAFTERS[kind](split, ngram_index)) is not None:
+            drafters.append(drafter)
+    return drafters
 
 
 def check_kinds(kinds: Iterable[DraftKind]) -> None:
@@ -71,6 +126,7 @@ def check_kinds(kinds: Iterable[DraftKind]) -> None:
         )
 
 
-DRAFTERS: dict[DraftKind, Callable[[SplitDrafting], Drafter]] = {
-    "prompt_lookup": lambda split: PromptLookup(split.shortest_match),
+DRAFTERS: dict[DraftKind, Callable[[SplitDrafting, Drafter | None], Drafter | None]] = {
+    "prompt_lookup": lambda split, _: PromptLookup(split.shortest_match),
+    "ngram_index": lambda _, ngram_index: ngram_index,
 }

@@ -13,14 +13,16 @@ for the others any more.
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import zmq
 
-from replicas.draft.drafters import Drafter
+from replicas.draft.drafters import NO_GUESS, SURE, Drafter, Guess, Question
+from replicas.draft.gate import outcome_of
 from replicas.draft.listening import listen, tcp_endpoint
-from replicas.draft.sessions import SessionKey, Sessions
+from replicas.draft.sessions import Note, SessionKey, Sessions
 from replicas.draft.tally import Busy, Malformed, ServiceStats
 from replicas.errors import MalformedMessage, NoDraftPort
 from replicas.messages import (
@@ -77,13 +79,22 @@ class DraftService:
     Args:
         settings: What it is told.
         codec: Of the cluster's token.
-        drafters: Asked in turn; the first that finds something for a session wins.
+        drafters: Asked in turn until one is sure; else the most confident wins.
+        ended: Told the domain and the whole context of each session that is over. Must be quick.
     """
 
-    def __init__(self, settings: ServiceSettings, codec: Codec, drafters: list[Drafter]) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        codec: Codec,
+        drafters: list[Drafter],
+        ended: Callable[[bytes, Tokens], None] | None = None,
+    ) -> None:
         self._settings = settings
         self._codec = codec
         self._drafters = drafters
+        self._by_kind = {drafter.kind: drafter for drafter in drafters}
+        self._ended = ended
         self._sessions = Sessions(settings.memory_bytes)
         self._malformed = Malformed()
         self._busy = Busy(time.monotonic())
@@ -223,7 +234,9 @@ class DraftService:
 
     def _answer(self, peer: bytes, batch: AskBatch, outdated: set[int]) -> DraftBatch:
         for session in batch.forget:
-            self._sessions.forget(SessionKey(peer, session))
+            over = self._sessions.end(SessionKey(peer, session))
+            if over is not None and self._ended is not None:
+                self._give_away(*over)
         drafts: list[Draft] = []
         unknown: list[int] = []
         tokens_left = MAX_ANSWER_TOKENS
@@ -242,10 +255,13 @@ class DraftService:
             wanted = 0
             if ask.wanted and ask.session not in outdated:
                 wanted = min(ask.wanted + self._settings.ahead, MAX_DRAFT_TOKENS, tokens_left)
-            tokens, source = self._draft(context, wanted)
-            tokens_left -= len(tokens)
-            self._drafted_tokens += len(tokens)
-            drafts.append(Draft(ask.session, len(context), pack_tokens(tokens), source))
+            note = self._sessions.note(SessionKey(peer, ask.session)) or Note(ask.domain)
+            self._learn(note, context)
+            guess = self._draft(note, context, wanted)
+            tokens_left -= len(guess.tokens)
+            self._drafted_tokens += len(guess.tokens)
+            packed = pack_tokens(guess.tokens)
+            drafts.append(Draft(ask.session, len(context), packed, guess.kind, guess.confidence))
         return DraftBatch(batch.step, drafts, unknown)
 
     def _extend(self, peer: bytes, ask: Ask) -> Tokens | None:
@@ -253,19 +269,52 @@ class DraftService:
             raise MalformedMessage("length", f"a context has more than {MAX_CONTEXT_TOKENS} tokens")
         appended = unpack_tokens(ask.appended, self._settings.vocab_size)
         key = SessionKey(peer, ask.session)
-        return self._sessions.extend(key, ask.base, appended, time.monotonic())
+        return self._sessions.extend(key, ask.base, appended, time.monotonic(), ask.domain)
 
-    def _draft(self, context: Tokens, wanted: int) -> tuple[Tokens, str]:
-        """The first draft that is found, and its kind; nothing and "" where none is."""
-        for drafter in self._drafters if wanted > 0 else ():
+    def _learn(self, note: Note, context: Tokens) -> None:
+        """Tells the drafter what became of its last draft, as soon as the text has gone on."""
+        guess: Guess | None = note.guess
+        if guess is None or len(context) <= note.length:
+            return
+        note.guess = None
+        outcome = outcome_of(guess.tokens, context[note.length :])
+        try:
+            self._by_kind[guess.kind].learn(guess, note.domain, outcome, time.monotonic())
+        except Exception:
+            self._failed(guess.kind)
+
+    def _give_away(self, domain: bytes, context: Tokens) -> None:
+        """The text of a session that is over, to whoever wants it."""
+        assert self._ended is not None, "only called where somebody does"
+        try:
+            self._ended(domain, context)
+        except Exception:
+            self._failed("ended")
+
+    def _failed(self, what: str) -> None:
+        """Counts an exception of a drafter, and logs its first."""
+        if what not in self._failed_drafts:
+            logger.exception("drafter=%s draft=failed, told once", what)
+        self._failed_drafts[what] = self._failed_drafts.get(what, 0) + 1
+
+    def _draft(self, note: Note, context: Tokens, wanted: int) -> Guess:
+        """The first guess that is sure, or else the best; none where nobody has any."""
+        if wanted < 1:
+            return NO_GUESS
+        best = NO_GUESS
+        question = Question(context, wanted, note.domain, time.monotonic())
+        for drafter in self._drafters:
             try:
-                tokens = drafter.draft(context, wanted)[:wanted]
+                guess = drafter.draft(question)
             except Exception:
-                if drafter.kind not in self._failed_drafts:
-                    logger.exception("drafter=%s draft=failed, told once", drafter.kind)
-                failed = self._failed_drafts.get(drafter.kind, 0)
-                self._failed_drafts[drafter.kind] = failed + 1
+                self._failed(drafter.kind)
                 continue
-            if len(tokens):
-                return tokens, drafter.kind
-        return context[:0], ""
+            if len(guess.tokens) and guess.confidence > best.confidence:
+                best = guess
+            if best.confidence >= SURE:
+                break
+        if len(best.tokens) > wanted:
+            best = replace(best, tokens=best.tokens[:wanted])
+        if len(best.tokens):
+            note.guess, note.length = best, len(context)
+        return best

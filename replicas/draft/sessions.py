@@ -6,7 +6,8 @@ about for the longest go first.
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,21 @@ class SessionKey(NamedTuple):
 
     peer: bytes
     session: int
+
+
+@dataclass(slots=True)
+class Note:
+    """What else is known of a session.
+
+    Attributes:
+        domain: Its sharing domain; empty where nothing of it may be shared.
+        length: Tokens of the context that `guess` follows.
+        guess: The last draft made for it, the service's own business.
+    """
+
+    domain: bytes
+    length: int = 0
+    guess: Any = None
 
 
 class Sessions:
@@ -63,7 +79,9 @@ class Sessions:
         """Memory of all contexts, with the room they keep to grow; at most `max_bytes`."""
         return self._bytes
 
-    def extend(self, key: SessionKey, base: int, appended: Tokens, now_s: float) -> Tokens | None:
+    def extend(
+        self, key: SessionKey, base: int, appended: Tokens, now_s: float, domain: bytes = b""
+    ) -> Tokens | None:
         """The context of a session, with what was appended.
 
         Args:
@@ -71,6 +89,7 @@ class Sessions:
             base: Tokens that the verifier believes to be here; 0 starts anew.
             appended: [tokens] int32 that follow them.
             now_s: Any clock that never goes back, seconds.
+            domain: Its sharing domain; only told where `base` is 0.
 
         Returns:
             [base + appended] int32, read-only and valid for as long as it is held; or None
@@ -80,7 +99,7 @@ class Sessions:
         self._heard_at_s[key.peer] = now_s
         if base == 0:
             self.forget(key)
-            context = _Context(appended)
+            context = _Context(appended, Note(domain))
         else:
             known = self._contexts.get(key)
             if known is None or known.length != base:
@@ -96,6 +115,23 @@ class Sessions:
             self._remove(next(iter(self._contexts)))
             self.evicted += 1
         return context.view()
+
+    def note(self, key: SessionKey) -> Note | None:
+        """What else is known of a session; None where it is not here."""
+        context = self._contexts.get(key)
+        return context.note if context is not None else None
+
+    def end(self, key: SessionKey) -> tuple[bytes, Tokens] | None:
+        """Forget a session that is over.
+
+        Returns:
+            Its domain and context, which nobody writes to any more; None where it is not here.
+        """
+        context = self._contexts.get(key)
+        if context is None:
+            return None
+        self._remove(key)
+        return context.note.domain, context.view()
 
     def forget(self, key: SessionKey) -> None:
         """Drop a session that is over; nothing happens if it is not here."""
@@ -123,9 +159,10 @@ class Sessions:
 class _Context:
     """An array that grows in amortised constant time."""
 
-    __slots__ = ("_array", "length")
+    __slots__ = ("_array", "length", "note")
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, note: Note) -> None:
+        self.note = note
         self.length = len(tokens)
         self._array: Tokens = np.empty(self.length + SPARE_TOKENS, dtype=np.int32)
         self._array[: self.length] = tokens

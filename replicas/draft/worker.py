@@ -5,6 +5,7 @@ Serve only keeps it alive. Verifiers find it in the registry and ask it over its
 
 import asyncio
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from ray import serve
 
 from configs.model_folder import read_model
 from configs.schema import ClusterConfig, SplitDrafting
+from kvstore.cluster_token import cluster_token
 from kvstore.fingerprint import tokenizer_fingerprint
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftWorkerReport, Heartbeat, Registry
-from replicas.cluster_token import cluster_token
+from kvstore.registry import DraftWorkerReport, Heartbeat, NgramReport, Registry
 from replicas.draft.drafters import make_drafters
+from replicas.draft.fleet_index import FleetIndex, FleetSettings, FleetStats
 from replicas.draft.listening import advertised_host
+from replicas.draft.ngram_telemetry import NgramTelemetry
 from replicas.draft.service import DraftService, ServiceSettings
 from replicas.draft.tally import ServiceStats
 from replicas.draft.telemetry import DraftTelemetry
@@ -99,6 +102,7 @@ def report_of(
     node_ip: str,
     tokenizer_fingerprint: str,
     started_at_s: float,
+    fleet: FleetStats | None = None,
 ) -> DraftWorkerReport:
     """What the registry tells the cluster about a draft worker.
 
@@ -109,6 +113,7 @@ def report_of(
         node_ip: Address of its node.
         tokenizer_fingerprint: Of the target it drafts for.
         started_at_s: Wall clock, seconds.
+        fleet: Of its n-gram index, where it has one.
 
     Raises:
         ReplicaError: The service died, and must not be announced.
@@ -133,6 +138,28 @@ def report_of(
         busy_ratio=stats.busy_ratio,
         started_at_s=started_at_s,
         reported_at_s=time.time(),
+        ngrams=ngram_report(fleet) if fleet is not None else None,
+    )
+
+
+def ngram_report(stats: FleetStats) -> NgramReport:
+    """What the registry tells the cluster about a worker's n-grams."""
+    index, exchange = stats.index, stats.exchange
+    return NgramReport(
+        tokens=index.tokens,
+        documents=index.documents,
+        held_bytes=index.held_bytes,
+        corpus_tokens=stats.corpus_tokens,
+        lookups=index.lookups,
+        hits=index.hits,
+        evicted_tokens=index.evicted_tokens,
+        connected=exchange.connected,
+        published=exchange.published,
+        received=exchange.received,
+        lost=exchange.dropped + exchange.missing,
+        garbage=exchange.garbage,
+        delay_s=exchange.delay_s,
+        gates_closed=stats.gates_closed,
     )
 
 
@@ -151,9 +178,22 @@ class DraftWorker:
         )
         codec = Codec(await asyncio.to_thread(cluster_token, parsed))
         self._telemetry = DraftTelemetry()
-        self._registry = Registry(redis_settings(parsed), parsed.name)
-        self._service = DraftService(self._settings, codec, make_drafters(parsed))
+        self._ngram_telemetry = NgramTelemetry()
+        redis = redis_settings(parsed)
+        self._registry = Registry(redis, parsed.name)
+        # No other worker, and no earlier one of this name, says it.
+        origin = f"{self._worker_id}/{secrets.token_hex(4)}"
+        fleet = FleetSettings.of(parsed, self._fingerprint, self._settings.vocab_size, origin)
+        self._fleet = FleetIndex(fleet, redis) if fleet is not None else None
+        self._service = DraftService(
+            self._settings,
+            codec,
+            make_drafters(parsed, self._fleet),
+            self._fleet.ended if self._fleet is not None else None,
+        )
         self._service.start()
+        if self._fleet is not None:
+            self._fleet.start()
         self._heartbeat = Heartbeat(self._registry, self._report, HEARTBEAT_PERIOD_S)
         await self._heartbeat.start()
 
@@ -163,6 +203,8 @@ class DraftWorker:
             await heartbeat.close()
         if (service := getattr(self, "_service", None)) is not None:
             await asyncio.to_thread(service.close)
+        if (fleet := getattr(self, "_fleet", None)) is not None:
+            await asyncio.to_thread(fleet.close)
         if (registry := getattr(self, "_registry", None)) is not None:
             await registry.close()
 
@@ -176,8 +218,12 @@ class DraftWorker:
             raise ReplicaError("the draft service's thread died; the log says why")
 
     def _report(self) -> DraftWorkerReport:
-        stats = self._service.stats(time.monotonic())
+        now_s = time.monotonic()
+        stats = self._service.stats(now_s)
+        fleet = self._fleet.stats(now_s) if self._fleet is not None else None
         self._telemetry.saw(stats)
+        if fleet is not None:
+            self._ngram_telemetry.saw(fleet)
         return report_of(
             self._service,
             stats,
@@ -185,4 +231,5 @@ class DraftWorker:
             node_ip=self._node_ip,
             tokenizer_fingerprint=self._fingerprint,
             started_at_s=self._started_at_s,
+            fleet=fleet,
         )

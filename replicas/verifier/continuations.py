@@ -21,10 +21,11 @@ NOTHING: Tokens = np.empty(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class SourcedDraft:
-    """Draft tokens and where they come from."""
+    """Draft tokens, where they come from, and what the worker thinks of them (0-1)."""
 
     tokens: Tokens
     source: str
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class Continuation:
         base: Tokens of the context that are followed.
         tokens: [n] int32, possibly none.
         source: Where they come from.
+        confidence: Part of them that the worker expected to be right, 0-1; 0: it said nothing.
     """
 
     base: int
     tokens: Tokens
     source: str
+    confidence: float = 0.0
 
     def left(self, context: Tokens) -> Tokens:
         """The tokens that may follow `context`; none when it is shorter than `base`, when all
@@ -86,8 +89,8 @@ class Known:
         """At most `wanted` tokens that may follow `context`, if any are known."""
         if self._best is None or wanted < 1:
             return None
-        left = self._best.left(context)
-        return SourcedDraft(left[:wanted], self._best.source) if len(left) else None
+        best, left = self._best, self._best.left(context)
+        return SourcedDraft(left[:wanted], best.source, best.confidence) if len(left) else None
 
     def is_enough(self, context: Tokens, wanted: int) -> bool:
         """Whether waiting would bring nothing: `wanted` tokens are known, or the answer for just

@@ -43,10 +43,12 @@ class Row:
     Attributes:
         context: [tokens] int32, prompt and answer so far; read, not kept.
         wanted: Draft tokens wanted. 0: its worker is only kept up to date.
+        domain: Its sharing domain; empty where nothing of it may be shared.
     """
 
     context: Tokens
     wanted: int
+    domain: bytes = b""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,8 @@ class DraftLedger:
             room -= taken
             base = len(row.context) - new
             appended = pack_tokens(row.context[base : base + taken])
-            asks.append(Ask(session, base, appended, row.wanted if taken == new else 0))
+            wanted = row.wanted if taken == new else 0
+            asks.append(Ask(session, base, appended, wanted, b"" if base else row.domain))
         return AskBatch(step, asks, self._to_forget[:MAX_SESSIONS]), left_over
 
     def sent(self, batch: AskBatch) -> None:
@@ -175,7 +178,8 @@ class DraftLedger:
                     "base", f"it follows {draft.base} tokens, and was sent {told.longest}"
                 )
             source = self._sources.get(draft.source, "worker:other")
-            entries.append((draft.session, Continuation(draft.base, tokens, source)))
+            continuation = Continuation(draft.base, tokens, source, draft.confidence)
+            entries.append((draft.session, continuation))
         for session in answer.unknown:
             self._told_of(session)
         return entries

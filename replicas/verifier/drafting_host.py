@@ -6,9 +6,10 @@ from typing import Any, cast
 import msgspec
 
 from configs.schema import ClusterConfig
+from kvstore.cluster_token import cluster_token
 from kvstore.registry import SourceCounts
-from replicas.cluster_token import cluster_token
 from replicas.messages import Codec
+from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings, class_lengths
 from replicas.verifier.draft_pool import DraftPool, WorkerAddress
 from replicas.verifier.drafting_state import DraftingState
 from replicas.verifier.proposer import Proposer, ProposerSettings
@@ -41,10 +42,14 @@ class DraftingHost:
         runner.effective_drafter_max_model_len = (
             runner.max_model_len + config.drafting.max_length + 1
         )
-        self._proposer.connect(runner, self._pool, self._watch, proposer_settings(config))
+        self._lengths = DraftLengths(governor_settings(config), self._proposer.shapes)
+        self._proposer.connect(
+            runner, self._pool, self._watch, proposer_settings(config), self._lengths
+        )
 
-    def tick(self, workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def tick(self, workers: Sequence[dict[str, Any]], pressure: int) -> dict[str, Any]:
         """See `WorkerExtension.drafting_tick`."""
+        self._lengths.pressure = pressure
         self._pool.update([msgspec.convert(worker, WorkerAddress) for worker in workers])
         self._proposer.tick()
         return cast(dict[str, Any], msgspec.to_builtins(self._state()))
@@ -68,7 +73,19 @@ class DraftingHost:
             step_s=dict(watch.total_s),
             sessions=proposer.sessions,
             failures=proposer.failures,
+            governor=self._lengths.report(),
         )
+
+
+def governor_settings(config: ClusterConfig) -> GovernorSettings:
+    """What the config says of draft lengths."""
+    drafting = config.drafting
+    return GovernorSettings(
+        max_length=drafting.max_length,
+        mode=drafting.governor.mode,
+        of_class=class_lengths(dict(drafting.classes)),
+        probe_share=drafting.governor.probe_share,
+    )
 
 
 def proposer_settings(config: ClusterConfig) -> ProposerSettings:

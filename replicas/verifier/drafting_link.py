@@ -35,12 +35,18 @@ class DraftingLink:
         ranks: The engine.
         registry: Where draft workers announce themselves; stays the caller's to close.
         saw: Told the state of drafting, once a second.
+        pressure: How much of drafting is to be given up now, 0-5.
     """
 
     def __init__(
-        self, ranks: Ranks, registry: Registry, saw: Callable[[DraftingState], None]
+        self,
+        ranks: Ranks,
+        registry: Registry,
+        saw: Callable[[DraftingState], None],
+        pressure: Callable[[], int] = lambda: 0,
     ) -> None:
         self._ranks, self._registry, self._saw = ranks, registry, saw
+        self._pressure = pressure
         self._task: asyncio.Task[None] | None = None
         self._workers: list[dict[str, Any]] = []
         self._is_lost = False
@@ -68,7 +74,7 @@ class DraftingLink:
             try:
                 async with asyncio.timeout(RPC_TIMEOUT_S):
                     states = await self._ranks.collective_rpc(
-                        "drafting_tick", args=(self._workers,)
+                        "drafting_tick", args=(self._workers, self._pressure())
                     )
                 for state in states:
                     if state is not None:

@@ -56,6 +56,24 @@ class DraftingMetrics:
             tag_keys=("worker",),
         )
         self._workers = Gauge("paceline_draft_workers", description="Draft workers in use.")
+        self._lengths = TotalCounter(
+            "paceline_draft_length_rows_total",
+            "Sequences of all steps, by the draft length chosen for them.",
+            "length",
+        )
+        self._governed = TotalCounter(
+            "paceline_governed_tokens_total",
+            "Tokens of decoding steps: as the governor expected them, and as they came.",
+            "which",
+        )
+        self._probes = TotalCounter(
+            "paceline_draft_probes_total", "Drafts that were made only to learn."
+        )
+        self._pressure = Gauge("paceline_draft_pressure_level", description="0-5.")
+        self._step_error = Gauge(
+            "paceline_step_model_error_ratio",
+            description="Usual error of a step's predicted time, 0-1 of that time.",
+        )
 
     def saw(self, state: DraftingState) -> None:
         """Takes in the newest state; Ray exports a gauge only while it is set."""
@@ -77,4 +95,12 @@ class DraftingMetrics:
             self._step_s.reach(seconds, part)
         for worker, breaker in state.workers.items():
             self._breaker.set(BREAKER_LEVELS.get(breaker, REFUSED), {"worker": worker})
+        if (governor := state.governor) is not None:
+            for length, count in enumerate(governor.lengths):
+                self._lengths.reach(count, str(length))
+            self._governed.reach(governor.expected_tokens, "expected")
+            self._governed.reach(governor.real_tokens, "real")
+            self._probes.reach(governor.probes)
+            self._pressure.set(governor.pressure)
+            self._step_error.set(governor.step.error)
         self._workers.set(sum(breaker == "closed" for breaker in state.workers.values()))

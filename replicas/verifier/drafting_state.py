@@ -5,7 +5,7 @@ It crosses a process boundary as JSON types; counts run since the engine's start
 
 import msgspec
 
-from kvstore.registry import SourceCounts
+from kvstore.registry import GovernorReport, SourceCounts
 
 
 class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,7 @@ class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
         step_s: Where their time went, in all: `prepare`, `verify`, `draft`, `commit`.
         sessions: Sequences that are being drafted now.
         failures: Steps without drafts because the proposer failed.
+        governor: Draft lengths and what decides them.
     """
 
     sources: dict[str, SourceCounts] = {}
@@ -40,3 +41,4 @@ class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     step_s: dict[str, float] = {}
     sessions: int = 0
     failures: int = 0
+    governor: GovernorReport | None = None

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kvstore.keys import NO_TENANT
 from replicas.errors import ClientLeft, MethodNotServed, NotAuthenticated, RequestRefused
-from replicas.verifier.keys import NO_TENANT
 from replicas.verifier.openai_errors import REFUSALS, of_refusal, of_status
 from replicas.verifier.policy import Caller, FrontDoorPolicy
 from replicas.verifier.request_body import Upload, encode, parse_object, too_large
@@ -35,6 +35,7 @@ from replicas.verifier.request_headers import (
 )
 from replicas.verifier.response import ShapedResponse, send_error
 from replicas.verifier.routes import GENERATING, BodyKind, Route, find_route, is_open, methods_of
+from replicas.verifier.sharing import DOMAIN
 
 __all__ = ["CALLER", "Caller", "FrontDoor", "FrontDoorPolicy", "Observer"]
 
@@ -132,6 +133,8 @@ class FrontDoor:
         body = checked(parse_object(raw), kind, policy)
         if kind in GENERATING:
             body["cache_salt"] = policy.salt_for(caller.domain, body["model"])
+            if policy.speculation:
+                body["vllm_xargs"] = {**body.get("vllm_xargs", {}), DOMAIN: caller.domain}
         upload.replacement = encode(body)
 
     async def _pass_on(self, scope: Scope, upload: Upload, response: ShapedResponse) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from replicas.verifier.keys import KeyTable, cache_salt, sharing_domain
+from kvstore.keys import KeyTable, cache_salt, secret_of_domains, sharing_domain
+from replicas.verifier.request_speculation import SPECULATION
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class FrontDoorPolicy:
         body_timeout_s: How long a body may take to arrive.
         max_sequences: Most answers of one request: prompts times `n`.
         xargs_allowed: Keys of `vllm_xargs` that clients may set; others are dropped.
+        longest_draft: Most draft tokens that a request may ask for.
     """
 
     vocab_size: int
@@ -34,13 +36,12 @@ class FrontDoorPolicy:
     max_body_bytes: int = 8 << 20
     body_timeout_s: float = 60.0
     max_sequences: int = 128
-    xargs_allowed: frozenset[str] = frozenset()
+    xargs_allowed: frozenset[str] = frozenset((SPECULATION,))
+    longest_draft: int = 64
 
     @cached_property
     def _secret(self) -> bytes:
-        if self.domain_secret or self.keys is None:
-            return self.domain_secret
-        return self.keys.derived_secret()
+        return secret_of_domains(self.keys, self.domain_secret)
 
     def domain_of(self, tenant: str) -> str:
         """Hex name of a tenant's sharing domain."""

@@ -4,6 +4,7 @@ vLLM builds one in every rank (`speculative_config.method = "custom_class"`). It
 nothing until `connect`, which only the rank that proposes is given. Each step, for every
 sequence that got tokens:
 
+    govern     how many tokens are worth drafting for each sequence, often none
     exchange   tell the draft workers what was appended, take what they have answered, and
                wait for what is missing, at most a part of the measured step time
     draft      a worker's continuation, or else prompt lookup here, or nothing
@@ -26,12 +27,16 @@ import numpy as np
 from replicas.messages import Tokens
 from replicas.prompt_lookup import prompt_lookup
 from replicas.verifier.draft_accounts import DraftAccounts
+from replicas.verifier.draft_lengths import DraftLengths
 from replicas.verifier.draft_pool import DraftPool, Row
+from replicas.verifier.sharing import domain_of
 from replicas.verifier.step_watch import StepWatch
 
 logger = logging.getLogger(__name__)
 
 LOCAL = "local:prompt_lookup"
+NEWS_TOKENS = 32
+"""Tokens that a worker may not know yet of a sequence for which it is asked nothing."""
 FIRST_WAIT_S = 0.005
 """Longest wait before any step was measured."""
 
@@ -72,6 +77,7 @@ class Proposer:
 
     def __init__(self, vllm_config: Any) -> None:
         self._vocab_size: int = vllm_config.model_config.get_vocab_size()
+        self.shapes = execution_shapes(vllm_config)
         self.accounts = DraftAccounts()
         self.failures = 0
         """Steps that drafted nothing because of an error here."""
@@ -80,6 +86,10 @@ class Proposer:
         self._numbers = itertools.count(1)
         self._sessions: dict[str, int] = {}
         """Request id -> session number."""
+        self._told: dict[int, int] = {}
+        """Session -> tokens of it that its worker was sent."""
+        self._asked = False
+        """Whether the current step asked for drafts."""
         self._ended: list[int] = []
 
     @property
@@ -91,7 +101,12 @@ class Proposer:
         """Called by vLLM with the target model, which is not needed."""
 
     def connect(
-        self, runner: Sequences, pool: DraftPool, watch: StepWatch, settings: ProposerSettings
+        self,
+        runner: Sequences,
+        pool: DraftPool,
+        watch: StepWatch,
+        settings: ProposerSettings,
+        lengths: DraftLengths,
     ) -> None:
         """Begins to propose.
 
@@ -100,8 +115,10 @@ class Proposer:
             pool: The draft workers.
             watch: Watches the runner.
             settings: What the config says.
+            lengths: Decides how much is drafted.
         """
         self._runner, self._pool, self._watch, self._settings = runner, pool, watch, settings
+        self._lengths = lengths
 
     def propose(
         self,
@@ -124,13 +141,16 @@ class Proposer:
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
         started_s = time.perf_counter()
+        self._asked = False
         try:
             return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except Exception:
             self._failed()
             return [[] for _ in sampled_token_ids]
         finally:
-            self._watch.drafted(time.perf_counter() - started_s)
+            drafted_s = time.perf_counter() - started_s
+            self._watch.drafted(drafted_s)
+            self._lengths.waited(drafted_s, self._asked)
 
     def tick(self) -> None:
         """Called about once a second, also when the engine is idle: forgets what is over."""
@@ -149,30 +169,49 @@ class Proposer:
     ) -> list[list[int]]:
         runner, pool = self._runner, self._pool
         assert runner is not None and pool is not None
+        if (step := self._watch.take_sample()) is not None:
+            self._lengths.stepped(*step)
         self._settle(runner, sampled)
         drafts: list[list[int]] = [[] for _ in sampled]
+        places = [i for i, new in enumerate(sampled) if new]
+        request_ids = [runner.input_batch.req_ids[i] for i in places]
+        context = [int(lengths[i]) for i in places]
+        wanted = self._wanted(runner, request_ids, context)
+        self._asked = any(wanted)
         rows: dict[int, Row] = {}
-        places: dict[int, int] = {}
-        for i, new in enumerate(sampled):
-            if not new:
-                continue
-            request_id = runner.input_batch.req_ids[i]
+        asking: list[tuple[int, str, int, Row]] = []
+        for i, request_id, length, its_wanted in zip(
+            places, request_ids, context, wanted, strict=True
+        ):
             session = self._sessions.get(request_id)
             if session is None:
                 session = self._sessions[request_id] = next(self._numbers)
-            length = int(lengths[i])
-            wanted = self._room(runner, request_id, length)
-            rows[session] = Row(tokens[i, :length], wanted)
-            places[session] = i
-        self._exchange(runner, pool, rows, self._longest_wait_s())
-        for session, row in rows.items():
-            if row.wanted < 1:
-                continue
-            i = places[session]
+            params = getattr(runner.requests.get(request_id), "sampling_params", None)
+            row = Row(tokens[i, :length], its_wanted, domain_of(params))
+            if its_wanted or length - self._told.get(session, 0) >= NEWS_TOKENS:
+                self._told[session] = length
+                rows[session] = row
+            if its_wanted:
+                asking.append((i, request_id, session, row))
+        self._exchange(runner, pool, rows, self._longest_wait_s() if asking else 0.0)
+        for i, request_id, session, row in asking:
             found, source = self._draft(pool, session, row)
             drafts[i] = self._checked(found, row.wanted)
-            self.accounts.proposed(runner.input_batch.req_ids[i], source)
+            self.accounts.proposed(request_id, source)
+            self._lengths.drafted(request_id, source, len(drafts[i]))
         return drafts
+
+    def _wanted(self, runner: Sequences, request_ids: list[str], context: list[int]) -> list[int]:
+        """Draft tokens to ask for, by request."""
+        params = [
+            getattr(runner.requests.get(request_id), "sampling_params", None)
+            for request_id in request_ids
+        ]
+        room = [
+            self._room(runner, request_id, length)
+            for request_id, length in zip(request_ids, context, strict=True)
+        ]
+        return self._lengths.choose(request_ids, params, context, room)
 
     def _draft(self, pool: DraftPool, session: int, row: Row) -> tuple[Tokens, str]:
         draft = pool.draft(session, row.context, row.wanted)
@@ -203,10 +242,14 @@ class Proposer:
     def _settle(self, runner: Sequences, sampled: list[list[int]]) -> None:
         """Counts what became of the drafts that this step verified."""
         for i, new in enumerate(sampled):
+            if not new:
+                continue
             request_id = runner.input_batch.req_ids[i]
-            if new and (draft := self._watch.verified.get(request_id)):
+            drafted = 0
+            if draft := self._watch.verified.get(request_id):
                 drafted = sum(token >= 0 for token in draft)
                 self.accounts.verified(request_id, drafted, min(drafted, len(new) - 1))
+            self._lengths.settled(request_id, len(new), drafted)
 
     def _exchange(
         self, runner: Sequences, pool: DraftPool, rows: Mapping[int, Row], wait_s: float
@@ -214,7 +257,11 @@ class Proposer:
         """Asks the workers, and tells them which sessions are over."""
         ended = [request_id for request_id in self._sessions if request_id not in runner.requests]
         self.accounts.forget(ended)
-        self._ended += [self._sessions.pop(request_id) for request_id in ended]
+        self._lengths.forget(ended)
+        sessions = [self._sessions.pop(request_id) for request_id in ended]
+        for session in sessions:
+            self._told.pop(session, None)
+        self._ended += sessions
         pool.exchange(rows, self._ended, wait_s)
         self._ended = []
 
@@ -228,3 +275,12 @@ class Proposer:
         step_s = self._watch.mean_s
         wait_s = step_s * self._settings.wait_fraction if step_s else FIRST_WAIT_S
         return min(wait_s, self._settings.wait_max_s)
+
+
+def execution_shapes(vllm_config: Any) -> tuple[int, ...]:
+    """Rows of the graphs that the engine pads its steps to; none where it captures none."""
+    compilation = getattr(vllm_config, "compilation_config", None)
+    mode = getattr(compilation, "cudagraph_mode", None)
+    if mode is None or mode.name == "NONE":
+        return ()
+    return tuple(sorted(compilation.cudagraph_capture_sizes or ()))  # type: ignore[union-attr]

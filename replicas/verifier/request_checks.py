@@ -24,6 +24,7 @@ from replicas.verifier.request_fields import (
     Only,
     Rules,
 )
+from replicas.verifier.request_speculation import SPECULATION, parsed
 from replicas.verifier.routes import GENERATING, BodyKind
 from replicas.verifier.token_ids import check_token_ids
 
@@ -70,6 +71,7 @@ def checked(body: Body, kind: BodyKind, policy: FrontDoorPolicy) -> Body:
     check_constraints(body)
     passed = {name: value for name, value in body.items() if rules[name] is not Effect.OURS}
     xargs = passed.pop("vllm_xargs", None) or {}
+    _check_speculation(xargs, policy.longest_draft)
     if allowed := {key: xargs[key] for key in xargs if key in policy.xargs_allowed}:
         passed["vllm_xargs"] = allowed
     return passed
@@ -149,6 +151,16 @@ def _check_echo(body: Body, kind: BodyKind) -> None:
             "`echo` cannot be combined with `return_token_ids`, which returns the prompt's ids.",
             "echo",
             "unsupported_parameter",
+        )
+
+
+def _check_speculation(xargs: Mapping[str, Any], longest: int) -> None:
+    if SPECULATION in xargs and parsed(xargs[SPECULATION], longest) is None:
+        raise InvalidRequest(
+            f'`vllm_xargs.{SPECULATION}` must be "auto", "off" or a whole number of draft tokens '
+            f"from 0 to {longest}.",
+            f"vllm_xargs.{SPECULATION}",
+            "invalid_value",
         )
 
 

@@ -53,9 +53,11 @@ class RequestRecord:
 
 
 class RequestObserver(Protocol):
-    """Told when a request starts and how it ended."""
+    """Told when a request starts, when its first token comes, and how it ended."""
 
-    def request_started(self) -> None: ...
+    def request_started(self, request_id: str, prompt_tokens: int) -> None: ...
+
+    def request_prefilled(self, record: RequestRecord) -> None: ...
 
     def request_ended(self, record: RequestRecord, outcome: Outcome, duration_s: float) -> None: ...
 
@@ -82,13 +84,16 @@ def watched(generate: Generate, replica_id: str, model: str, observer: RequestOb
         )
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         outcome: Outcome = "failed"
-        observer.request_started()
+        observer.request_started(request_id, prompt_length(prompt))
         try:
             async with aclosing(
                 generate(prompt, sampling_params, request_id, **options)  # type: ignore[type-var]
             ) as outputs:
                 async for output in outputs:
+                    is_first = record.ttft_s is None
                     record.saw(output, is_delta, time.monotonic())
+                    if is_first:
+                        observer.request_prefilled(record)
                     if output.finished:
                         outcome = "finished"
                     yield output
@@ -108,6 +113,13 @@ def watched(generate: Generate, replica_id: str, model: str, observer: RequestOb
             _log(record, replica_id, outcome, duration_s)
 
     return watched_generate
+
+
+def prompt_length(prompt: Any) -> int:
+    """Tokens of a prompt as vLLM's HTTP layer hands it to the engine; 0 where it can't be seen."""
+    if isinstance(prompt, dict):
+        prompt = prompt.get("prompt_token_ids")
+    return len(prompt) if isinstance(prompt, list | tuple) else 0
 
 
 def _log(record: RequestRecord, replica_id: str, outcome: Outcome, duration_s: float) -> None:

@@ -21,12 +21,13 @@ from starlette.requests import Request
 from configs.schema import ClusterConfig
 from configs.secrets import read_secret
 from kvstore.fingerprint import tokenizer_fingerprint, weights_fingerprint
+from kvstore.keys import parse_keys
 from kvstore.redis_client import redis_settings
 from kvstore.registry import Heartbeat, Registry
+from replicas.verifier.block_telling import BlockTelling, tells_blocks
 from replicas.verifier.drafting_link import DraftingLink
 from replicas.verifier.engine import VerifierEngine
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
-from replicas.verifier.keys import parse_keys
 from replicas.verifier.process_setup import log_with_serve, serve_log_kept
 from replicas.verifier.telemetry import VerifierTelemetry
 
@@ -68,6 +69,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
             model=config.model.name,
             weights_fingerprint=self._fingerprint,
         )
+        self._block_telling = BlockTelling(config) if tells_blocks(config) else None
         with serve_log_kept():
             await super().__init__(
                 llm_config,
@@ -76,7 +78,15 @@ class Verifier(LLMServer):  # type: ignore[misc]
                     telemetry=self._telemetry,
                     replica_id=context.replica_id.unique_id,
                     rank_in_engine=config.rank_in_engine,
+                    kv_events=self._block_telling and self._block_telling.engine_config(),
                 ),
+            )
+        if self._block_telling is not None:
+            await self._block_telling.start(
+                self.engine._engine_client,
+                self._fingerprint,
+                ray.util.get_node_ip_address(),
+                self._telemetry,
             )
         registry = Registry(redis_settings(config), config.name)
         self._drafting_link: DraftingLink | None = None
@@ -91,7 +101,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
 
     async def __del__(self) -> None:
         # Called by Serve when it stops the replica; a killed one just expires.
-        for part in ("_drafting_link", "_heartbeat"):
+        for part in ("_drafting_link", "_block_telling", "_heartbeat"):
             if (running := getattr(self, part, None)) is not None:
                 await running.close()
         await super().__del__()
@@ -114,6 +124,7 @@ class Verifier(LLMServer):  # type: ignore[misc]
             vocab_size=model_config.get_vocab_size(),
             max_body_bytes=int(door.max_body_mib * (1 << 20)),
             speculation=config.drafting.drafts,
+            longest_draft=config.drafting.max_length,
             weights_fingerprint=self._fingerprint,
             kv_cache_dtype=config.verifiers.kv_cache.dtype,
             model_names=frozenset(

@@ -7,6 +7,9 @@ The step of a verifier has four parts, measured here for metrics and deadlines:
     draft     asking for the next step's drafts and waiting for them
     commit    everything until the next step: output, stop checks, scheduling
 
+A step in which all sequences decode is also a sample of what such a step costs, from which draft
+lengths are decided (`draft_lengths.py`). With a prompt in it, or before a pause, it is none.
+
 It wraps three methods of one runner object. On a GPU the forward pass is only launched in
 `verify`'s first half; sampling waits for it, and belongs to `verify` too.
 """
@@ -16,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
+
+from replicas.verifier.step_cost import StepLoad
 
 PARTS = ("prepare", "verify", "draft", "commit")
 SMOOTHING = 0.1
@@ -44,6 +49,8 @@ class StepWatch:
     _marks: dict[str, float] = field(default_factory=dict)
     _drafted_s: float = 0.0
     _ended_s: float = 0.0
+    _load: StepLoad | None = None
+    _sample: tuple[StepLoad, float] | None = None
 
     def attach(self, runner: Any) -> None:
         """Starts to watch a model runner of vLLM."""
@@ -55,14 +62,22 @@ class StepWatch:
         """Drafting in this step took so long."""
         self._drafted_s += seconds
 
+    def take_sample(self) -> tuple[StepLoad, float] | None:
+        """What the last step did and how long it took without drafting, once."""
+        sample, self._sample = self._sample, None
+        return sample
+
     def _begin(self, scheduler_output: Any, *_: Any, **__: Any) -> None:
         now_s = time.perf_counter()
         self.verified = scheduler_output.scheduled_spec_decode_tokens
         pause_s = now_s - self._ended_s
         if self._ended_s and pause_s < IDLE_S:
             self.total_s["commit"] += pause_s
-            self._learn(self._marks.get("step", 0.0) + pause_s)
+            step_s = self._marks.get("step", 0.0) + pause_s
+            self._learn(step_s)
+            self._sample = None if self._load is None else (self._load, step_s)
         self._ended_s = 0.0
+        self._load = decoding_load(scheduler_output)
         self._marks = {"begin": now_s}
 
     def _forward(self, *_: Any, **__: Any) -> None:
@@ -86,6 +101,24 @@ class StepWatch:
         if not self.mean_s:
             self.mean_s = step_s
         self.mean_s += SMOOTHING * (min(step_s, OUTLIER * self.mean_s) - self.mean_s)
+
+
+def decoding_load(scheduler_output: Any) -> StepLoad | None:
+    """What a step of vLLM's scheduler has to do; None where a prompt is in it."""
+    if scheduler_output.scheduled_new_reqs or not scheduler_output.total_num_scheduled_tokens:
+        return None
+    cached = scheduler_output.scheduled_cached_reqs
+    scheduled = scheduler_output.num_scheduled_tokens
+    drafts = scheduler_output.scheduled_spec_decode_tokens
+    context = draft_context = 0
+    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        draft = len(drafts.get(request_id, ()))
+        if scheduled[request_id] != 1 + draft:
+            return None
+        context += computed
+        draft_context += computed * draft
+    verified = scheduler_output.total_num_scheduled_tokens
+    return StepLoad(verified, context, draft_context, len(cached.req_ids))
 
 
 def _around(

@@ -15,9 +15,11 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from kvstore.kv_messages import LoadReport
 from kvstore.registry import VerifierReport
 from replicas.verifier.drafting_metrics import DraftingMetrics
 from replicas.verifier.drafting_state import DraftingState
+from replicas.verifier.prefill_meter import PrefillMeter
 from replicas.verifier.request_log import Outcome, RequestRecord
 
 TTFT_BUCKETS_S = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
@@ -49,6 +51,11 @@ class VerifierTelemetry:
             "weights_fingerprint": weights_fingerprint,
             "started_at_s": time.time(),
         }
+        self._prefill = PrefillMeter()
+        self._prefilled_tokens = 0
+        self._prefilled_cached_tokens = 0
+        self._kv_endpoint = ""
+        self._block_tokens = 0
         self._in_flight = 0
         self._running = 0
         self._waiting = 0
@@ -70,13 +77,23 @@ class VerifierTelemetry:
         self._drafting = DraftingState()
         self._drafting_metrics: DraftingMetrics | None = None
 
-    def request_started(self) -> None:
+    def request_started(self, request_id: str, prompt_tokens: int) -> None:
         """A request reached the engine."""
         self._in_flight += 1
+        self._prefill.started(request_id, prompt_tokens, time.monotonic())
+
+    def request_prefilled(self, record: RequestRecord) -> None:
+        """A request got its first token."""
+        self._prefilled_tokens += record.prompt_tokens
+        self._prefilled_cached_tokens += record.cached_tokens
+        self._prefill.first_token(
+            record.request_id, record.prompt_tokens, record.cached_tokens, time.monotonic()
+        )
 
     def request_ended(self, record: RequestRecord, outcome: Outcome, duration_s: float) -> None:
         """A request left the engine, one way or another."""
         self._in_flight -= 1
+        self._prefill.ended(record.request_id)
         self._outcomes[outcome] += 1
         self._prompt_tokens += record.prompt_tokens
         self._cached_prompt_tokens += record.cached_tokens
@@ -131,9 +148,30 @@ class VerifierTelemetry:
         self._drafting_metrics.saw(state)
         self._drafting = state
 
-    def routing_stats(self) -> dict[str, float]:
-        """What the router ranks by: requests in flight, and when (wall clock, seconds)."""
-        return {"in_flight": self._in_flight, "at_s": time.time()}
+    def relays_blocks_at(self, kv_endpoint: str, block_tokens: int) -> None:
+        """Routers can learn at `kv_endpoint` which KV blocks are held, of so many tokens each."""
+        self._kv_endpoint, self._block_tokens = kv_endpoint, block_tokens
+
+    def routing_stats(self) -> dict[str, float | str]:
+        """What the router ranks by, and when it was so (wall clock, seconds)."""
+        return {
+            "in_flight": self._in_flight,
+            "at_s": time.time(),
+            "kv_endpoint": self._kv_endpoint,
+        }
+
+    def load_report(self) -> LoadReport:
+        """The same for routers that follow this verifier; called from another thread."""
+        cost = self._prefill.cost()
+        return LoadReport(
+            in_flight=max(0, self._in_flight),
+            queued_tokens=self._prefill.queued_tokens,
+            prefill_base_s=cost.base_s,
+            prefill_s_per_token=cost.s_per_token,
+            prompt_tokens=self._prefilled_tokens,
+            cached_prompt_tokens=self._prefilled_cached_tokens,
+            at_s=time.time(),
+        )
 
     def report(self) -> VerifierReport:
         """What the registry tells the cluster about this verifier, once a heartbeat.
@@ -167,6 +205,9 @@ class VerifierTelemetry:
             deadline_misses=self._drafting.deadline_misses,
             draft_wait_s=self._drafting.wait_s,
             step_s=self._drafting.step_s,
+            governor=self._drafting.governor,
+            kv_endpoint=self._kv_endpoint,
+            block_tokens=self._block_tokens,
             reported_at_s=time.time(),
         )
 

@@ -121,13 +121,16 @@ class WorkerExtension:
         )
         return True
 
-    def drafting_tick(self, workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def drafting_tick(
+        self, workers: list[dict[str, Any]], pressure: int = 0
+    ) -> dict[str, Any] | None:
         """Brings the live draft workers, and takes home the counts, about once a second.
 
         Args:
             workers: `WorkerAddress` as JSON types.
+            pressure: 0-5, from the front door: how much of drafting is to be given up.
 
         Returns:
             `DraftingState` as JSON types, or None on the other ranks.
         """
-        return None if self._drafting is None else self._drafting.tick(workers)
+        return None if self._drafting is None else self._drafting.tick(workers, pressure)

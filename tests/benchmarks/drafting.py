@@ -4,8 +4,8 @@
 
 Arms, each a whole line of its own with the same verifier, all running at once: no
 speculation, vLLM's ngram in the engine, each of them once more (A/A), and split prompt lookup
-by a draft worker, with the verifier's own lookup switched off. Prompts ask for copies; one
-request at a time; the same draft length.
+by a draft worker, with the verifier's own lookup switched off. Prompts are texts that have
+been copied and go on being copied; one request at a time; the same draft length.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from configs.schema import (
     ColocatedDrafting,
     DraftingConfig,
     DraftWorkerConfig,
+    GovernorConfig,
     SplitDrafting,
 )
 from kvstore.redis_client import redis_settings
@@ -34,15 +35,17 @@ CELL = "copies, batch 1"
 MAX_LENGTH, OUTPUT_TOKENS = 4, 96
 TEXTS = (
     "def area(shape):\n    if shape.kind == 'circle':\n        return 3.14 * shape.radius ** 2\n"
-    "    if shape.kind == 'square':\n        return shape.side ** 2\n    raise ValueError(shape)\n",
+    "    if shape.kind == 'square':\n        return shape.side ** 2\n    raise ValueError(shape)\n"
+    "\n",
     "The river Aare is 288 km long. The river Reuss is 164 km long. The river Limmat is 35 km "
-    "long. The river Rhine is 1,233 km long. The river Doubs is 453 km long.",
-    '{"orders": [{"id": 17, "item": "saddle", "count": 2}, {"id": 18, "item": "pedal", "count": '
-    '4}, {"id": 19, "item": "chain", "count": 1}, {"id": 20, "item": "spoke", "count": 36}]}',
-    "Check the tyres. Check the brakes. Check the chain. Check the lights. Check the bell. "
-    "Check the saddle. Check the pedals. Check the gears. Check the spokes.",
+    "long. The river Rhine is 1,233 km long.\n",
+    '{"id": 17, "item": "saddle", "count": 2}\n{"id": 18, "item": "pedal", "count": 4}\n'
+    '{"id": 19, "item": "chain", "count": 1}\n',
+    "date,rider,km,minutes\n2026-03-01,Ana,42,95\n2026-03-02,Ben,38,90\n2026-03-03,Cleo,51,118\n"
+    "2026-03-04,Dan,47,103\n",
 )
-PROMPTS = tuple(f"Repeat this text exactly, twice:\n{text}" for text in TEXTS)
+PROMPTS = tuple(text * 3 for text in TEXTS)
+"""Three copies each: the model goes on with a fourth."""
 
 
 def arms() -> dict[str, ClusterConfig]:
@@ -55,6 +58,7 @@ def arms() -> dict[str, ClusterConfig]:
         NGRAM: DraftingConfig(max_length=MAX_LENGTH, colocated=ColocatedDrafting(method="ngram")),
         SPLIT: DraftingConfig(
             max_length=MAX_LENGTH,
+            governor=GovernorConfig(mode="fixed"),
             split=SplitDrafting(workers=DraftWorkerConfig(cpus=0), local_lookup=False),
         ),
     }

@@ -5,7 +5,8 @@ import io
 import json
 import logging
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.benchmarks.serve import add_cli_args, main
@@ -14,13 +15,17 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop of `concurrency` clients over prompts of random tokens, or over `prompts`."""
+    """A closed loop of `concurrency` clients over prompts of random tokens, or over `prompts`.
+
+    `xargs` are the `vllm_xargs` of each request.
+    """
 
     concurrency: int
     requests: int
     input_tokens: int
     output_tokens: int
     prompts: tuple[str, ...] = ()
+    xargs: Mapping[str, str | int] = field(default_factory=dict)
 
 
 def run_load(url: str, model: str, tokenizer: str, load: Load, seed: int) -> dict[str, Any]:
@@ -42,6 +47,7 @@ def run_load(url: str, model: str, tokenizer: str, load: Load, seed: int) -> dic
                 *(_dataset(load, file.name)),
                 *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency)),
                 *("--seed", str(seed), "--temperature", "0", "--disable-tqdm", "--ignore-eos"),
+                *(("--extra-body", json.dumps({"vllm_xargs": load.xargs})) if load.xargs else ()),
                 *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
             ]
         )
@@ -57,7 +63,7 @@ def _dataset(load: Load, file: str) -> tuple[str, ...]:
     if load.prompts:
         return (
             *("--dataset-name", "custom", "--dataset-path", file),
-            *("--custom-output-len", output_tokens),
+            *("--custom-output-len", output_tokens, "--skip-chat-template"),
         )
     return (
         *("--dataset-name", "random", "--random-input-len", str(load.input_tokens)),

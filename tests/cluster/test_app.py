@@ -19,7 +19,8 @@ from cluster.app import build_app
 application = build_app(json.loads(sys.argv[1]))
 verifiers = application._bound_deployment
 router = application._ingress_request_router._bound_deployment
-print("BUILT", json.dumps([verifiers.name, verifiers.num_replicas, router.name]))
+policy = verifiers._deployment_config.request_router_config.get_request_router_class().__name__
+print("BUILT", json.dumps([verifiers.name, verifiers.num_replicas, router.name, policy]))
 """
 
 
@@ -36,11 +37,16 @@ def build(config: dict[str, Any], environment: dict[str, str]) -> subprocess.Com
 
 
 @pytest.mark.usefixtures("smollm2")
-def test_the_same_yaml_builds_an_application() -> None:
+@pytest.mark.parametrize(
+    ("policy", "class_name"),
+    [("least_loaded", "LeastLoadedRouter"), ("prefix_aware", "PrefixAwareRouter")],
+)
+def test_the_same_yaml_builds_an_application(policy: str, class_name: str) -> None:
     """The config's keys as arguments give a verifier deployment behind our router."""
-    built = build(LOCAL, FAST_PATH)
+    built = build({**LOCAL, "router": {"policy": policy}}, FAST_PATH)
     (line,) = [line for line in built.stdout.splitlines() if line.startswith("BUILT")]
-    name, replicas, router = json.loads(line.removeprefix("BUILT"))
+    name, replicas, router, ranks = json.loads(line.removeprefix("BUILT"))
+    assert ranks == class_name
     assert (name, replicas) == ("Verifier:smollm2-135m-instruct", 1)
     assert router == "IngressRouter"
 

@@ -4,12 +4,14 @@ import pytest
 
 from configs.checks import drafting
 from configs.checks.drafting import (
+    classes_wish_what_there_is,
     draft_computes_like_the_target,
     draft_length_fits,
     draft_ranks_fit,
     lookup_has_a_range,
     method_has_its_weights,
     method_runs_here,
+    ngrams_fit_into_redis,
     one_family,
     schedule_is_in_order,
     vocabularies_are_one,
@@ -101,6 +103,22 @@ CASES = [
         {},
     ),
     (schedule_is_in_order, steps((8, 0)), SCHEDULE, "never drafts", steps((8, 4)), {}),
+    (
+        classes_wish_what_there_is,
+        {"drafting.split": {}, "drafting.classes.batch": 5},
+        "drafting.classes.batch",
+        "5 is more than drafting.max_length, 4",
+        {"drafting.split": {}, "drafting.classes.batch": 4, "drafting.classes.interactive": "off"},
+        {},
+    ),
+    (
+        ngrams_fit_into_redis,
+        {f"{WORKERS}.kinds": ["ngram_index"], f"{WORKERS}.ngram.stream_tokens": 64 << 20},
+        f"{WORKERS}.ngram.stream_tokens",
+        "raise that to 522",
+        {f"{WORKERS}.kinds": ["ngram_index"], f"{WORKERS}.ngram.stream_tokens": 16 << 20},
+        {},
+    ),
     (
         vocabularies_are_one,
         {**MODEL_DRAFT, DRAFT: {"source": "org/d", "shape": LLAMA | {"vocab_size": 49152}}},

@@ -75,7 +75,7 @@ def test_an_unknown_key_is_named_with_its_nearest(path, text, key, reason) -> No
         ("verifiers:", "verifiers", "not empty; give it a value, or remove the line"),
         ("hardware: gpu", "hardware", "its keys are kind, gpu_type, gpu_memory_gib"),
         ("hardware: {kind: GPU}", "hardware.kind", "one of cpu, gpu; did you mean `gpu`?"),
-        ("router: {policy: random}", "router.policy", "must be least_loaded"),
+        ("router: {policy: random}", "router.policy", "must be one of least_loaded, prefix_aware"),
         ("kv: {tiers: {kind: dram}}", "kv.tiers", "must be a list, not a section of keys"),
         ("name: Line_1", "name", "lower-case letters, digits and dashes, a letter first"),
         ("ports: {http: 80}", "ports.http", "must be at least 1024, not 80"),

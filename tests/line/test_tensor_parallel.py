@@ -46,7 +46,11 @@ def greedy_answers(line: Line) -> list[list[int]]:
 def test_two_ranks_with_drafts_say_what_one_says_without(lines: Lines, tmp_path: Path) -> None:
     """The same tokens from TP=2 with a draft worker and TP=1 without; drafts are accepted."""
     model = make_tiny_llama(tmp_path / "tiny", heads=8, kv_heads=4)
-    split = {"max_length": 4, "split": {"workers": {"replicas": 1, "cpus": 0}}}
+    split = {
+        "max_length": 4,
+        "governor": {"mode": "fixed"},
+        "split": {"workers": {"replicas": 1, "cpus": 0}},
+    }
     two = lines.get("two-ranks", config(model, 2, split))
     before = two.accepted_by_source()
     drafted = greedy_answers(two)

@@ -1,6 +1,9 @@
 """What a router remembers of its own picks."""
 
-from router.ledger import FORGET_AFTER_S, PickLedger
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.ledger import COMING_FOR_S, FORGET_AFTER_S, MAX_COMING, PickLedger
 
 
 def test_picks_count_until_the_verifier_reports_after_them() -> None:
@@ -43,3 +46,36 @@ def test_removed_verifiers_leave_nothing_behind() -> None:
         "a", in_flight=0, reported_at_s=0.0, now_s=1.1
     )
     assert ledger.load("a", in_flight=0, reported_at_s=0.0, now_s=1.1).last_pick == 0
+
+
+def test_tokens_of_picks_count_until_the_verifier_reports() -> None:
+    """As the picks themselves."""
+    ledger = PickLedger()
+    ledger.picked("a", 10.0, tokens=100)
+    ledger.picked("a", 11.0, tokens=50)
+    assert ledger.load("a", 0, 9.0, 12.0).sent_tokens == 150
+    assert ledger.load("a", 1, 10.5, 12.0).sent_tokens == 50
+    assert ledger.load("a", 1, 13.0, 13.0).sent_tokens == 0
+
+
+@given(st.integers(0, 600), st.integers(0, 600))
+def test_a_pick_brings_the_blocks_it_shares(shared: int, more: int) -> None:
+    """Never more than are shared, and at least three quarters of them."""
+    ledger = PickLedger()
+    first = list(range(shared + more))
+    other = first[:shared] + [-n for n in range(1, 50)]
+    ledger.picked("a", 10.0, chain=first)
+    coming = ledger.coming_blocks("a", other, 11.0)
+    assert 0.75 * shared - 1 <= coming <= shared
+    assert ledger.coming_blocks("b", other, 11.0) == 0
+    assert ledger.coming_blocks("a", other, 10.0 + COMING_FOR_S + 1) == 0
+
+
+def test_what_is_coming_is_bounded() -> None:
+    """Unique prompts for ever."""
+    ledger = PickLedger()
+    for number in range(2000):
+        ledger.picked("a", 10.0, chain=range(1000 * number, 1000 * number + 100))
+    assert len(ledger._of["a"].coming) <= MAX_COMING
+    ledger.keep_only([])
+    assert not ledger._of

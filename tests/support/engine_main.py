@@ -73,7 +73,11 @@ class Engine:
         self._config = ClusterConfig.model_validate(
             {
                 "model": {"name": "m", "source": start.model},
-                "drafting": {"max_length": start.max_length, "split": split},
+                "drafting": {
+                    "max_length": start.max_length,
+                    "governor": {"mode": start.governor},
+                    "split": split,
+                },
             }
         )
         arguments = (self._config.model_dump(mode="json"), FINGERPRINT)
@@ -236,6 +240,7 @@ def sampling_params(ask: Ask) -> SamplingParams:
         n=ask.n,
         max_tokens=ask.max_tokens,
         temperature=ask.temperature,
+        extra_args=dict(ask.xargs) or None,
         top_k=ask.top_k,
         ignore_eos=ask.schema is None,
         detokenize=False,

@@ -41,6 +41,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         schema: JSON schema that the answer follows.
         arrives_at: Engine step before which it is added.
         leaves_at: Engine step before which it is aborted.
+        xargs: `vllm_xargs`.
     """
 
     prompt: list[int]
@@ -51,6 +52,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, Any] | None = None
     arrives_at: int = 0
     leaves_at: int | None = None
+    xargs: dict[str, str | int] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -125,12 +127,14 @@ class Start(msgspec.Struct, frozen=True):
         engine_args: vLLM's.
         max_length: Longest draft; 0: no speculation.
         split: `drafting.split` of the config.
+        governor: `drafting.governor.mode`.
     """
 
     model: str
     engine_args: dict[str, Any]
     max_length: int
     split: dict[str, Any]
+    governor: str
 
 
 class EngineDied(Exception):
@@ -145,6 +149,7 @@ class EngineProcess:
         log: File for what it says.
         max_length: Longest draft; 0: no speculation.
         split: `drafting.split` of the config.
+        governor: `drafting.governor.mode`; `fixed` drafts whatever it costs.
         engine_args: vLLM's, over `FLOAT32`.
     """
 
@@ -154,6 +159,7 @@ class EngineProcess:
         log: Path,
         max_length: int = 0,
         split: dict[str, Any] | None = None,
+        governor: str = "fixed",
         **engine_args: Any,
     ) -> None:
         self._log = log
@@ -174,7 +180,7 @@ class EngineProcess:
                     "OMP_NUM_THREADS": "1",
                 },
             )
-        self._send(Start(str(model), FLOAT32 | engine_args, max_length, split or {}))
+        self._send(Start(str(model), FLOAT32 | engine_args, max_length, split or {}, governor))
 
     def __enter__(self) -> Self:
         return self

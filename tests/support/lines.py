@@ -40,6 +40,8 @@ PORTS = {
     "replicas_to": 31200,
     "drafts_from": 31201,
     "drafts_to": 31220,
+    "kv_from": 31221,
+    "kv_to": 31240,
 }
 
 

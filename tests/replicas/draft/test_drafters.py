@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs.schema import ClusterConfig
-from replicas.draft.drafters import PromptLookup, check_kinds, make_drafters
+from replicas.draft.drafters import SURE, PromptLookup, Question, check_kinds, make_drafters
 from replicas.errors import NotInThisRelease
 
 
@@ -20,7 +20,7 @@ def test_the_default_is_prompt_lookup_as_the_config_has_it() -> None:
     assert make_drafters(config(shortest_match=3)) == [PromptLookup(3)]
 
 
-@pytest.mark.parametrize("kind", ["ngram_index", "model"])
+@pytest.mark.parametrize("kind", ["model"])
 def test_a_kind_that_is_not_built_is_refused(kind: str) -> None:
     """Nobody waits for drafts that cannot come, and the message names key and way out."""
     wanted = config(workers={"kinds": ["prompt_lookup", kind]})
@@ -31,8 +31,22 @@ def test_a_kind_that_is_not_built_is_refused(kind: str) -> None:
         check_kinds(wanted.drafting.split.workers.kinds)
 
 
+def test_kinds_are_asked_in_the_order_of_the_config() -> None:
+    """And an n-gram index that is not there, because sharing is off, is left out."""
+    wanted = config(workers={"kinds": ["ngram_index", "prompt_lookup"]})
+    index = PromptLookup(9, "ngram_index")
+    assert [drafter.kind for drafter in make_drafters(wanted, index)] == [
+        "ngram_index",
+        "prompt_lookup",
+    ]
+    assert [drafter.kind for drafter in make_drafters(wanted)] == ["prompt_lookup"]
+
+
 def test_prompt_lookup_drafts_what_followed_before() -> None:
-    """The drafter gives what the function finds."""
+    """The drafter gives what the function finds, and trusts longer matches more."""
     context = np.array([1, 2, 3, 4, 1, 2], dtype=np.int32)
-    assert PromptLookup(2).draft(context, 3).tolist() == [3, 4, 1]
-    assert PromptLookup(3).draft(context, 3).tolist() == []
+    guess = PromptLookup(2).draft(Question(context, 3))
+    assert (guess.tokens.tolist(), guess.confidence) == ([3, 4, 1], 0.5)
+    assert PromptLookup(3).draft(Question(context, 3)).tokens.tolist() == []
+    longer = PromptLookup(2).draft(Question(np.tile(context, 4), 3))
+    assert longer.confidence > SURE

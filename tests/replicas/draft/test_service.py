@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 import pytest
 import zmq
 
-from replicas.draft.drafters import PromptLookup
+from replicas.draft.drafters import Guess, PromptLookup, Question
+from replicas.draft.gate import Outcome
 from replicas.draft.listening import advertised_host
 from replicas.draft.service import MAX_ANSWER_TOKENS, DraftService, ServiceSettings
 from replicas.draft.tally import MAX_WORDS
@@ -269,8 +270,11 @@ class Broken:
 
     kind: str = "broken"
 
-    def draft(self, context: Tokens, wanted: int) -> Tokens:
+    def draft(self, question: Question) -> Guess:
         raise ZeroDivisionError
+
+    def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+        """Has nothing to learn from."""
 
 
 @dataclass(frozen=True)
@@ -279,8 +283,11 @@ class Endless:
 
     kind: str = "endless"
 
-    def draft(self, context: Tokens, wanted: int) -> Tokens:
-        return np.zeros(wanted + 1_000, dtype=np.int32)
+    def draft(self, question: Question) -> Guess:
+        return Guess(np.zeros(question.wanted + 1_000, dtype=np.int32), 0.5, self.kind)
+
+    def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+        """Learns nothing."""
 
 
 def test_a_drafter_that_fails_costs_its_draft_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -368,3 +375,81 @@ def test_a_host_that_is_not_ours_is_named() -> None:
 def test_a_worker_is_advertised_where_it_can_be_reached(host: str, advertised: str) -> None:
     """At the address it listens on, or at the node's where it listens on all."""
     assert advertised_host(host, "10.0.0.7") == advertised
+
+
+@dataclass
+class Learner:
+    """A drafter that says 1, 2, 3 with a confidence of its own, and remembers what it learns."""
+
+    confidence: float
+    kind: str
+    asked: int = 0
+    learned: list[tuple[bytes, Outcome]] = field(default_factory=list)
+
+    def draft(self, question: Question) -> Guess:
+        self.asked += 1
+        draft = np.array([1, 2, 3], dtype=np.int32)[: question.wanted]
+        return Guess(draft, self.confidence, self.kind)
+
+    def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+        self.learned.append((domain, outcome))
+
+
+def test_the_most_confident_drafter_wins_and_a_sure_one_ends_the_search() -> None:
+    """Order counts only between equals, and for who is asked at all."""
+    first, second, third = Learner(0.5, "one"), Learner(0.9, "two"), Learner(1.0, "three")
+    with (
+        DraftService(SETTINGS, CODEC, [first, second, third]) as service,
+        Peer(service.endpoint) as verifier,
+    ):
+        answer = verifier.ask(Ask(1, 0, packed(7), 1))
+    assert drafts(answer)[1][2] == "two"
+    assert (first.asked, second.asked, third.asked) == (1, 1, 0)
+
+
+def test_a_drafter_learns_what_became_of_its_draft() -> None:
+    """By the text that follows, once, and for the domain of the session."""
+    drafter = Learner(0.9, "one")
+    with DraftService(SETTINGS, CODEC, [drafter]) as service, Peer(service.endpoint) as verifier:
+        verifier.ask(Ask(1, 0, packed(7), 1, b"domain"))
+        verifier.ask(Ask(1, 1, packed(1, 2, 9), 1))
+        verifier.ask(Ask(1, 4, packed(8), 0))
+        verifier.ask(Ask(1, 5, packed(8), 0))
+    assert drafter.learned == [(b"domain", Outcome(3, 2)), (b"domain", Outcome(1, 0))]
+
+
+def test_a_session_that_is_over_leaves_its_text() -> None:
+    """Domain and whole context go to whoever wants them; a session dropped otherwise does not."""
+    ended: list[tuple[bytes, list[int]]] = []
+
+    def end(domain: bytes, context: Tokens) -> None:
+        ended.append((domain, context.tolist()))
+
+    with DraftService(SETTINGS, CODEC, [], end) as service, Peer(service.endpoint) as verifier:
+        verifier.ask(Ask(1, 0, packed(1, 2), 0, b"domain"))
+        verifier.ask(Ask(1, 2, packed(3), 0))
+        verifier.ask(Ask(2, 0, packed(4), 0))
+        verifier.ask(Ask(2, 0, packed(5, 6), 0, b"other"))
+        verifier.ask(forget=[1, 2, 3])
+    assert ended == [(b"domain", [1, 2, 3]), (b"other", [5, 6])]
+
+
+def test_who_fails_to_take_what_it_is_told_stops_nothing() -> None:
+    """Neither a drafter that cannot learn nor a taker of texts costs an answer."""
+
+    class Careless(Learner):
+        def learn(self, guess: Guess, domain: bytes, outcome: Outcome, now_s: float) -> None:
+            raise ZeroDivisionError
+
+    def end(domain: bytes, context: Tokens) -> None:
+        raise ZeroDivisionError
+
+    with (
+        DraftService(SETTINGS, CODEC, [Careless(0.9, "one")], end) as service,
+        Peer(service.endpoint) as verifier,
+    ):
+        verifier.ask(Ask(1, 0, packed(7), 1))
+        assert drafts(verifier.ask(Ask(1, 1, packed(1), 1)))[1][1]
+        verifier.ask(forget=[1])
+        assert drafts(verifier.ask(Ask(2, 0, packed(7), 1)))[2][1]
+        assert service.stats(time.monotonic()).failed_drafts == 2

@@ -12,9 +12,9 @@ from redis_server import RedisServer
 from tiny_models import make_tiny_llama
 
 from configs.schema import ClusterConfig
+from kvstore.cluster_token import token_file
 from kvstore.fingerprint import tokenizer_fingerprint
 from kvstore.registry import Registry
-from replicas.cluster_token import token_file
 from replicas.draft.worker import (
     DraftWorker,
     draft_worker_environment,
@@ -72,6 +72,14 @@ async def test_a_worker_is_found_while_it_lives(
             "password": {"file": str(tmp_path / "password")},
         },
         ports={"drafts_from": 31_900, "drafts_to": 31_999},
+        drafting={
+            "split": {
+                "workers": {
+                    "kinds": ["prompt_lookup", "ngram_index"],
+                    "ngram": {"memory_mib": 1, "corpus_mib": 1},
+                }
+            }
+        },
     )
     worker = DraftWorker.__new__(DraftWorker)
     await worker.__init__(wanted.model_dump(mode="json"), str(model))  # type: ignore[misc]
@@ -83,7 +91,11 @@ async def test_a_worker_is_found_while_it_lives(
             assert report.worker_id == "d1"
             assert report.endpoint.startswith("tcp://127.0.0.1:319")
             assert report.tokenizer_fingerprint == tokenizer_fingerprint(model)
-            assert report.kinds == ["prompt_lookup"]
+            assert report.kinds == ["prompt_lookup", "ngram_index"]
+            assert report.ngrams is not None
+            assert 0 < report.ngrams.held_bytes <= 1 << 20
+            while not (await registry.live("draft")).reports[0].ngrams.connected:  # type: ignore[union-attr]
+                await asyncio.sleep(0.05)
             await worker.check_health()
             worker._service.close()
             with pytest.raises(ReplicaError, match="died"):

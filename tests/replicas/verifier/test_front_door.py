@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 
+from kvstore.keys import parse_keys
 from replicas.verifier.front_door import CALLER, Caller, FrontDoor, FrontDoorPolicy, path_below_root
-from replicas.verifier.keys import parse_keys
 from replicas.verifier.routes import ROUTES
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

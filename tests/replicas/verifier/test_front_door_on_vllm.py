@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kvstore.keys import parse_keys
 from replicas.verifier.front_door import FrontDoorPolicy
-from replicas.verifier.keys import parse_keys
 from replicas.verifier.routes import ROUTES
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

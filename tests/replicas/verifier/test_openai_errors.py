@@ -30,7 +30,6 @@ def test_every_refusal_has_a_status_and_a_word_for_the_metric() -> None:
     "error",
     [
         errors.NotInThisRelease("kv.shared", "set it to false"),
-        errors.KeysFileError(3, "is wrong"),
         errors.InvalidRequest("no", "n", "invalid_value"),
     ],
 )

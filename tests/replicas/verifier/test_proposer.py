@@ -9,8 +9,17 @@ import pytest
 
 from replicas.messages import Tokens
 from replicas.verifier.draft_accounts import SourceAccount
+from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
 from replicas.verifier.draft_pool import DraftPool, Row, SourcedDraft
-from replicas.verifier.proposer import FIRST_WAIT_S, LOCAL, Proposer, ProposerSettings
+from replicas.verifier.proposer import (
+    FIRST_WAIT_S,
+    LOCAL,
+    NEWS_TOKENS,
+    Proposer,
+    ProposerSettings,
+    execution_shapes,
+)
+from replicas.verifier.step_cost import StepLoad
 from replicas.verifier.step_watch import StepWatch
 
 VOCABULARY, CONTEXT, LONGEST = 100, 64, 4
@@ -75,9 +84,11 @@ class Engine:
             "wait_max_s": 0.02,
         }
         self.settings = ProposerSettings(**(told | settings))
+        self.lengths = DraftLengths(GovernorSettings(LONGEST))
 
     def connect(self) -> None:
-        self.proposer.connect(self.runner, cast(DraftPool, self.pool), self.watch, self.settings)
+        pool = cast(DraftPool, self.pool)
+        self.proposer.connect(self.runner, pool, self.watch, self.settings, self.lengths)
 
     def step(
         self, new: Mapping[str, list[int]], verified: dict[str, list[int]] | None = None
@@ -168,7 +179,8 @@ def test_a_draft_is_cut_to_what_can_be_of_use(
     engine.runner.add("a", [1] * prompt, max_tokens)
     engine.pool.drafts = {1: [5] * 50}
     assert engine.step({"a": [2]}) == {"a": [5] * room}
-    assert engine.pool.asked == [{1: ([1] * prompt + [2], room)}]
+    asked = {1: ([1] * prompt + [2], room)}
+    assert engine.pool.asked == [asked if room or prompt >= NEWS_TOKENS else {}]
 
 
 def test_a_request_without_sampling_parameters_is_drafted_for(engine: Engine) -> None:
@@ -284,3 +296,113 @@ def test_time_spent_drafting_is_told_to_the_watch(engine: Engine) -> None:
     engine.step({"a": [2]})
     assert len(told) == 2
     assert min(told) > 0
+
+
+class Lengths(DraftLengths):
+    """Chooses what a test says, and remembers what it was told."""
+
+    def __init__(self, chosen: list[int]) -> None:
+        super().__init__(GovernorSettings(LONGEST))
+        self.chosen = chosen
+        self.told: list[tuple[Any, ...]] = []
+
+    def choose(self, request_ids: Any, params: Any, context: Any, longest: Any) -> list[int]:
+        self.told.append(("choose", list(request_ids), list(context), list(longest)))
+        return self.chosen[: len(request_ids)]
+
+    def drafted(self, request_id: str, source: str, tokens: int) -> None:
+        self.told.append(("drafted", request_id, source, tokens))
+
+    def settled(self, request_id: str, new_tokens: int, drafted: int) -> None:
+        self.told.append(("settled", request_id, new_tokens, drafted))
+
+    def stepped(self, load: Any, seconds: float) -> None:
+        self.told.append(("stepped", load, seconds))
+
+    def waited(self, seconds: float, asked: bool) -> None:
+        self.told.append(("waited", asked))
+
+    def forget(self, request_ids: Any) -> None:
+        self.told += [("forget", request_id) for request_id in request_ids]
+
+
+@pytest.fixture
+def governed() -> tuple[Engine, Lengths]:
+    engine = Engine()
+    engine.lengths = lengths = Lengths([0, 2])
+    engine.connect()
+    return engine, lengths
+
+
+def test_workers_are_asked_for_what_is_worth_it(governed: tuple[Engine, Lengths]) -> None:
+    """A sequence for which nothing is, is not named, and nobody waits where all are."""
+    engine, lengths = governed
+    for request_id in ("a", "b"):
+        engine.runner.add(request_id, [1, 2, 3])
+    engine.pool.drafts = {1: [11, 12, 13], 2: [21, 22, 23]}
+    assert engine.step({"a": [4], "b": [5]}) == {"a": [], "b": [21, 22]}
+    assert engine.pool.asked == [{2: ([1, 2, 3, 5], 2)}]
+    lengths.chosen = [0, 0]
+    assert engine.step({"a": [4], "b": [5]}) == {"a": [], "b": []}
+    assert engine.pool.asked[1] == {}
+    assert engine.pool.waits_s == [FIRST_WAIT_S, 0]
+
+
+def test_a_worker_that_is_asked_nothing_gets_news_now_and_then(
+    governed: tuple[Engine, Lengths],
+) -> None:
+    """So that it need not read a whole answer at once when it is asked again."""
+    engine, lengths = governed
+    lengths.chosen = [0]
+    engine.runner.add("a", [1] * 10)
+    for _ in range(2 * NEWS_TOKENS):
+        engine.runner.sequences["a"] = engine.runner.sequences["a"][: CONTEXT - 2]
+        engine.step({"a": [2]})
+    told = [len(asked[1][0]) for asked in engine.pool.asked if asked]
+    assert told == [NEWS_TOKENS]
+    assert all(wanted == 0 for asked in engine.pool.asked for _, wanted in asked.values())
+
+
+def test_the_governor_is_told_what_came_of_its_lengths(governed: tuple[Engine, Lengths]) -> None:
+    """What was found, what was accepted, how long steps and drafting took, and what is over."""
+    engine, lengths = governed
+    for request_id in ("a", "b"):
+        engine.runner.add(request_id, [1, 2, 3])
+    engine.pool.drafts = {2: [21, 22, 23]}
+    engine.step({"a": [4], "b": [5]})
+    engine.watch._sample = (StepLoad(2, 8, 0), 0.5)
+    engine.step({"a": [4], "b": [21, 6]}, verified={"b": [21, 22]})
+    engine.runner.end("b")
+    engine.step({"a": [4]})
+    assert lengths.told == [
+        ("settled", "a", 1, 0),
+        ("settled", "b", 1, 0),
+        ("choose", ["a", "b"], [4, 4], [LONGEST, LONGEST]),
+        ("drafted", "b", WORKER, 2),
+        ("waited", True),
+        ("stepped", StepLoad(2, 8, 0), 0.5),
+        ("settled", "a", 1, 0),
+        ("settled", "b", 2, 2),
+        ("choose", ["a", "b"], [5, 6], [LONGEST, LONGEST]),
+        ("drafted", "b", WORKER, 2),
+        ("waited", True),
+        ("settled", "a", 1, 0),
+        ("choose", ["a"], [6], [LONGEST]),
+        ("forget", "b"),
+        ("waited", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shapes"), [("NONE", ()), ("FULL", (1, 2, 4)), ("PIECEWISE", (1, 2, 4)), (None, ())]
+)
+def test_execution_shapes_are_those_of_captured_graphs(
+    mode: str | None, shapes: tuple[int, ...]
+) -> None:
+    """Growing; an engine without graphs pads nothing."""
+    compilation = SimpleNamespace(
+        cudagraph_mode=None if mode is None else SimpleNamespace(name=mode),
+        cudagraph_capture_sizes=[4, 1, 2],
+    )
+    assert execution_shapes(SimpleNamespace(compilation_config=compilation)) == shapes
+    assert execution_shapes(SimpleNamespace()) == ()

@@ -64,6 +64,22 @@ def cramped(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
         yield process
 
 
+@pytest.fixture(scope="module")
+def governed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """As `drafting`, and the governor decides how long each draft is."""
+    with EngineProcess(
+        tiny,
+        tmp_path_factory.mktemp("governed") / "log",
+        LONGEST_DRAFT,
+        {"shortest_match": 1},
+        governor="auto",
+        max_model_len=CONTEXT,
+        max_num_batched_tokens=BATCHED_TOKENS,
+        max_num_seqs=24,
+    ) as process:
+        yield process
+
+
 Same = Callable[..., Run]
 
 
@@ -101,6 +117,31 @@ def test_rows_that_come_go_and_move_keep_their_drafts(drafting: EngineProcess, s
         for i in range(40)
     ]
     assert same(drafting, asks).accepted_from_workers > 100
+
+
+def test_lengths_of_the_governor_change_no_answer(governed: EngineProcess, same: Same) -> None:
+    """Whatever it chooses from step to step, with prompts in chunks and requests that come and
+    go; its sequences are told apart as its sessions are.
+    """
+    asks = [
+        Ask(prompt=prompt(20 + i, 5 + 61 * i % 180), max_tokens=5 + 29 * i % 70, arrives_at=i // 2)
+        for i in range(40)
+    ]
+    run = same(governed, asks)
+    assert run.drafted > 0
+    assert all(len(p.draft) <= LONGEST_DRAFT for ps in run.proposals for p in ps)
+
+
+def test_a_request_drafts_as_much_as_it_asks_for(governed: EngineProcess, same: Same) -> None:
+    """`off` and 0: nothing; a number: never more; the answers stay the same."""
+    wishes: list[str | int] = ["off", 0, 1, 2, "auto"]
+    asks = [
+        Ask(prompt=prompt(60, 40), max_tokens=60, xargs={"paceline_speculation": wish})
+        for wish in wishes
+    ]
+    run = same(governed, asks)
+    longest = [max(len(p.draft) for p in proposals) for proposals in run.proposals]
+    assert longest[:4] == [0, 0, 1, 2]
 
 
 def test_a_preempted_sequence_goes_on_with_drafts(cramped: EngineProcess, same: Same) -> None:

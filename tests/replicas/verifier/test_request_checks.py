@@ -331,3 +331,26 @@ def test_any_value_in_any_field_passes_or_is_refused(kind: BodyKind, data: st.Da
     except InvalidRequest as refused:
         assert refused.message
         json.dumps(refused.message)
+
+
+@pytest.mark.parametrize("wish", ["auto", "off", 0, 3, 4])
+def test_a_request_may_say_how_much_is_drafted_for_it(policy: FrontDoorPolicy, wish: Any) -> None:
+    """The engine gets it as it is."""
+    body = {**CHAT, "vllm_xargs": {"paceline_speculation": wish}}
+    passed = checked(body, "chat", replace(policy, longest_draft=4))
+    assert passed["vllm_xargs"] == {"paceline_speculation": wish}
+
+
+@pytest.mark.parametrize("wish", ["on", "AUTO", "3", -1, 5, 1.0, True, None, [], {}])
+def test_a_wrong_wish_for_drafts_is_named(policy: FrontDoorPolicy, wish: Any) -> None:
+    """With what would be right."""
+    body = {**CHAT, "vllm_xargs": {"paceline_speculation": wish}}
+    with pytest.raises(InvalidRequest, match="from 0 to 4") as error:
+        checked(body, "chat", replace(policy, longest_draft=4))
+    assert error.value.param == "vllm_xargs.paceline_speculation"
+
+
+def test_a_client_cannot_set_its_class(policy: FrontDoorPolicy) -> None:
+    """That is the front door's to say."""
+    body = {**CHAT, "vllm_xargs": {"paceline_class": "interactive", "paceline_speculation": 1}}
+    assert checked(body, "chat", policy)["vllm_xargs"] == {"paceline_speculation": 1}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from replicas.verifier import step_watch
+from replicas.verifier.step_cost import StepLoad
 from replicas.verifier.step_watch import IDLE_S, OUTLIER, SMOOTHING, StepWatch
 
 
@@ -66,7 +67,11 @@ def runner(clock: Clock, watch: StepWatch) -> Runner:
 def scheduled(tokens: int = 4, drafts: dict[str, list[int]] | None = None) -> Any:
     """vLLM's scheduler output, as far as it is looked at."""
     return SimpleNamespace(
-        total_num_scheduled_tokens=tokens, scheduled_spec_decode_tokens=drafts or {}
+        total_num_scheduled_tokens=tokens,
+        scheduled_spec_decode_tokens=drafts or {},
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=SimpleNamespace(req_ids=[], num_computed_tokens=[]),
+        num_scheduled_tokens={},
     )
 
 
@@ -149,3 +154,47 @@ def test_what_the_current_step_verifies_is_known(runner: Runner, watch: StepWatc
     assert watch.verified == {"a": [5, 6]}
     step(runner)
     assert watch.verified == {}
+
+
+def decoding(computed: dict[str, int], drafts: dict[str, list[int]], **scheduled: int) -> Any:
+    """vLLM's scheduler output of a step that computes so many tokens of each request."""
+    return SimpleNamespace(
+        total_num_scheduled_tokens=sum(scheduled.values()),
+        scheduled_spec_decode_tokens=drafts,
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=list(computed), num_computed_tokens=list(computed.values())
+        ),
+        num_scheduled_tokens=scheduled,
+    )
+
+
+def test_a_step_of_pure_decoding_is_a_sample_of_what_steps_cost(
+    runner: Runner, watch: StepWatch, clock: Clock
+) -> None:
+    """Its rows and KV tokens, and its time without drafting; it is told once."""
+    output = decoding({"a": 100, "b": 50}, {"b": [7, 8]}, a=1, b=3)
+    runner.execute_model(output)
+    runner.sample_tokens(None)
+    assert watch.take_sample() is None
+    clock.passes(1 / 256)
+    step(runner)
+    assert watch.take_sample() == (StepLoad(4, 150, 100, 2), 1 / 64 + 1 / 16 + 1 / 32 + 1 / 256)
+    assert watch.take_sample() is None
+
+
+@pytest.mark.parametrize("pause_s", [1 / 256, IDLE_S])
+def test_a_step_with_a_prompt_in_it_or_before_a_pause_is_none(
+    runner: Runner, watch: StepWatch, clock: Clock, pause_s: float
+) -> None:
+    """A new prompt, a chunk of one, or an engine with nothing to do."""
+    new = decoding({}, {}, a=20)
+    new.scheduled_new_reqs = ["a"]
+    chunk = decoding({"a": 20, "b": 50}, {}, a=20, b=1)
+    idle = decoding({"a": 20}, {}, a=1)
+    for output in (new, chunk) if pause_s < IDLE_S else (idle,):
+        runner.execute_model(output)
+        runner.sample_tokens(None)
+        clock.passes(pause_s)
+    step(runner)
+    assert watch.take_sample() is None

@@ -4,6 +4,8 @@ Many rows with the same logits and one draft token each go through vLLM's reject
 sampler; what comes out first in each row must be distributed as the target says.
 """
 
+import sys
+
 import pytest
 import torch
 from vllm.lora.ops.torch_ops import lora_ops
@@ -28,7 +30,15 @@ def cpu_kernels() -> None:
     if not current_platform.is_cpu():
         pytest.skip("mends vLLM on a CPU only")
     current_platform.import_kernels()
-    current_platform.register_triton_kernel_overrides()
+    # vLLM looks into every loaded module, and llvmlite's objects claim to have any attribute.
+    # A worker process loads numba, and llvmlite with it, only afterwards.
+    hidden = {name: sys.modules[name] for name in list(sys.modules) if "llvmlite" in name}
+    for name in hidden:
+        del sys.modules[name]
+    try:
+        current_platform.register_triton_kernel_overrides()
+    finally:
+        sys.modules.update(hidden)
 
 
 def first_tokens(draft_token: int, rows: int = ROWS) -> torch.Tensor:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicas.errors import KeysFileError
-from replicas.verifier.keys import cache_salt, parse_keys, sharing_domain
+from kvstore.errors import KeysFileError
+from kvstore.keys import cache_salt, parse_keys, sharing_domain
 
 KEY = "sk-of-ada-0123456789"
 HASHED = f"sha256:{hashlib.sha256(b'sk-of-bob').hexdigest()}"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from configs.schema import ClusterConfig
-from replicas.cluster_token import cluster_token, token_file
-from replicas.errors import NoClusterToken
+from kvstore.cluster_token import cluster_token, token_file
+from kvstore.errors import NoClusterToken
 
 TOKEN = "a token of enough bytes"
 

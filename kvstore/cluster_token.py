@@ -1,23 +1,30 @@
-"""The secret by which verifiers and draft workers know each other.
+"""The secret by which the parts of one cluster know each other.
 
-A cluster on one machine has it in its run folder, where `paceline up` puts it; any other
-names it in `drafting.split.token`.
+Draft workers and verifiers sign with it, and verifiers and routers. A cluster on one machine
+has it in its run folder, where `paceline up` puts it; any other names it in
+`drafting.split.token`, or in `router.token` where nobody drafts.
 """
 
 from pathlib import Path
+from typing import Final
 
 from configs.errors import SecretError
 from configs.schema import ClusterConfig, SecretRef
 from configs.secrets import read_secret
-from replicas.errors import NoClusterToken
-from replicas.messages import MIN_TOKEN_BYTES
+from kvstore.errors import NoClusterToken
 
-REMEDY = "name a secret of the whole cluster in `drafting.split.token`"
+MIN_TOKEN_BYTES: Final = 16
+"""Shortest cluster token."""
 
 
 def token_file(run_folder: Path) -> Path:
     """Where a cluster on this machine keeps its token; only its owner may read it."""
     return run_folder / "draft-token"
+
+
+def needs_token(config: ClusterConfig) -> bool:
+    """Whether parts of this cluster talk to each other over sockets of ours."""
+    return config.drafting.split is not None or config.router.policy == "prefix_aware"
 
 
 def cluster_token(config: ClusterConfig) -> bytes:
@@ -28,7 +35,9 @@ def cluster_token(config: ClusterConfig) -> bytes:
             `MIN_TOKEN_BYTES`.
     """
     split = config.drafting.split
-    named = split.token if split is not None else None
+    named = (split.token if split is not None else None) or config.router.token
+    key = "router.token" if split is None else "drafting.split.token"
+    remedy = f"name a secret of the whole cluster in `{key}`"
     run_folder = config.folders.run.expanduser() / config.name
     ref = named or SecretRef(file=token_file(run_folder))
     try:
@@ -37,9 +46,9 @@ def cluster_token(config: ClusterConfig) -> bytes:
         if named is None and not token_file(run_folder).exists():
             raise NoClusterToken(
                 f"no cluster `{config.name}` was started on this machine",
-                f"start it with `paceline up`, or {REMEDY}",
+                f"start it with `paceline up`, or {remedy}",
             ) from error
-        raise NoClusterToken(str(error), f"mend that, or {REMEDY}") from error
+        raise NoClusterToken(str(error), f"mend that, or {remedy}") from error
     if len(token) < MIN_TOKEN_BYTES:
         raise NoClusterToken(
             f"it has {len(token)} bytes", f"it needs at least {MIN_TOKEN_BYTES}, random ones"

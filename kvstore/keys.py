@@ -11,7 +11,7 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
-from replicas.errors import KeysFileError
+from kvstore.errors import KeysFileError
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASHED_KEY = re.compile(r"sha256:[0-9a-fA-F]{64}")
@@ -84,6 +84,16 @@ def _digest(key: str, line: int) -> bytes:
     if not _PLAIN_KEY.fullmatch(key):
         raise KeysFileError(line, "the key must be printable ASCII")
     return hashlib.sha256(key.encode()).digest()
+
+
+def secret_of_domains(keys: KeyTable | None, given: bytes) -> bytes:
+    """The secret that sharing domains are derived from: the given one, or the keys' own.
+
+    Args:
+        keys: None where no keys are asked for.
+        given: Of the config; empty where it names none.
+    """
+    return given if given or keys is None else keys.derived_secret()
 
 
 def sharing_domain(tenant: str, salt_secret: bytes) -> str:

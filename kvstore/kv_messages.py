@@ -1,0 +1,213 @@
+"""What verifiers tell routers about their KV blocks, and how it is packed.
+
+A router asks to be told, again and again while it wants to be; the verifier's relay answers:
+
+    Follow         router -> verifier: keep me told; from a snapshot, if `resync`
+    SnapshotPart   verifier -> router: some of the blocks held at one moment
+    Delta          verifier -> router: what changed since the delta before; also sent, empty,
+                   as a sign of life; carries the verifier's load
+
+`epoch` changes whenever the verifier starts its account anew, `sequence` counts deltas within
+an epoch. A router that sees neither the next sequence nor a whole snapshot asks again.
+
+On the wire a message is two ZeroMQ frames, a header of 20 bytes and a payload:
+
+    "PKV" | version, 1 byte | BLAKE2b-128 of the payload, keyed with the cluster token
+    msgpack of the struct, as an array
+
+The key is personalised by direction and version. Hashes travel as little-endian uint64.
+Nothing is unpickled, sizes and ranges are checked, and what does not pass is a
+`MalformedKvMessage` that says why.
+"""
+
+import hashlib
+import hmac
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from kvstore.cluster_token import MIN_TOKEN_BYTES
+from kvstore.errors import MalformedKvMessage
+from kvstore.hashing import HASH_BYTES
+
+PROTOCOL: Final = 1
+"""One more whenever an older peer would misunderstand a message."""
+MAX_MESSAGE_BYTES: Final = 4 << 20
+MAX_HASHES: Final = 1 << 18
+"""In one message."""
+PART_HASHES: Final = 1 << 13
+"""In one part of a snapshot: taking it in stops a router for less than a millisecond."""
+
+_MAGIC: Final = b"PKV"
+_MAC_BYTES: Final = 16
+_HEADER_BYTES: Final = len(_MAGIC) + 1 + _MAC_BYTES
+
+DEVICE: Final = "device"
+HOST: Final = "host"
+STORAGE: Final = "storage"
+TIERS: Final = (DEVICE, HOST, STORAGE)
+"""From the nearest to the farthest."""
+
+Epoch = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Packed = Annotated[bytes, Meta(max_length=HASH_BYTES * MAX_HASHES)]
+Tier = Annotated[str, Meta(max_length=16)]
+Text = Annotated[str, Meta(max_length=256)]
+
+
+class LoadReport(msgspec.Struct, frozen=True, array_like=True):
+    """How busy a verifier is, and how fast.
+
+    Attributes:
+        in_flight: Requests in the engine, whether it has begun them or not.
+        queued_tokens: Prompt tokens still to be computed, of requests without a first token.
+        prefill_base_s: Time of a prefill apart from its tokens; 0 together with the next where
+            nothing is measured yet.
+        prefill_s_per_token: Time of one more token to prefill.
+        prompt_tokens: Of ended requests, since the start.
+        cached_prompt_tokens: Of those, found in a cache.
+        at_s: When this was so (the verifier's wall clock).
+    """
+
+    in_flight: Count
+    queued_tokens: Count
+    prefill_base_s: Seconds
+    prefill_s_per_token: Seconds
+    prompt_tokens: Count
+    cached_prompt_tokens: Count
+    at_s: Seconds
+
+
+class Follow(msgspec.Struct, frozen=True, array_like=True):
+    """A router wants to be told for the next seconds.
+
+    Attributes:
+        scheme: How it hashes blocks.
+        block_tokens: Tokens of one of its blocks.
+        weights_fingerprint: Which weights it routes for.
+        resync: Whether it needs a snapshot.
+    """
+
+    scheme: Count
+    block_tokens: Count
+    weights_fingerprint: Text
+    resync: bool
+
+
+class SnapshotPart(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Some of the blocks that were held after `sequence` deltas of `epoch`.
+
+    Attributes:
+        part: Counts from 0.
+        parts: How many there are, at least one.
+        tier: Where these blocks lie.
+        hashes: Packed.
+    """
+
+    epoch: Epoch
+    sequence: Count
+    part: Count
+    parts: Count
+    tier: Tier
+    hashes: Packed
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """What changed in one tier: packed hashes that came, and that went."""
+
+    tier: Tier
+    added: Packed
+    removed: Packed
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What changed since the delta before. An empty one does not count on `sequence`."""
+
+    epoch: Epoch
+    sequence: Count
+    changes: Annotated[list[Change], Meta(max_length=len(TIERS))]
+    load: LoadReport | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The verifier does not tell this router anything: its hashes mean something else."""
+
+    reason: Text
+
+
+Telling = SnapshotPart | Delta | Refusal
+"""What a verifier sends to a router."""
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_follow_decoder: Final = msgspec.msgpack.Decoder(Follow)
+_telling_decoder: Final = msgspec.msgpack.Decoder(Telling)
+
+
+class KvCodec:
+    """Packs and unpacks messages under one cluster token.
+
+    Args:
+        token: The cluster token, the same on every verifier and router.
+
+    Raises:
+        ValueError: The token is shorter than `MIN_TOKEN_BYTES`.
+    """
+
+    def __init__(self, token: bytes) -> None:
+        if len(token) < MIN_TOKEN_BYTES:
+            raise ValueError(f"the cluster token needs at least {MIN_TOKEN_BYTES} bytes")
+        # BLAKE2b takes keys up to 64 bytes; a longer secret counts whole this way.
+        self._key = hashlib.blake2b(token, digest_size=32).digest()
+
+    def pack(self, message: Follow | Telling) -> list[bytes]:
+        """The two frames of a message."""
+        payload = _encoder.encode(message)
+        header = _MAGIC + bytes([PROTOCOL])
+        return [header + self._mac(payload, isinstance(message, Follow)), payload]
+
+    def unpack_follow(self, frames: list[bytes]) -> Follow:
+        """What a router says.
+
+        Raises:
+            MalformedKvMessage: The frames hold nothing that this cluster's token signed, or
+                something of another version, direction or shape.
+        """
+        payload = self._checked(frames, from_router=True)
+        try:
+            return _follow_decoder.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedKvMessage("shape", str(error)) from None
+
+    def unpack_telling(self, frames: list[bytes]) -> Telling:
+        """What a verifier says.
+
+        Raises:
+            MalformedKvMessage: As `unpack_follow`.
+        """
+        payload = self._checked(frames, from_router=False)
+        try:
+            return _telling_decoder.decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise MalformedKvMessage("shape", str(error)) from None
+
+    def _checked(self, frames: list[bytes], from_router: bool) -> bytes:
+        if len(frames) != 2 or len(frames[0]) != _HEADER_BYTES:
+            raise MalformedKvMessage("frames", "it is not a header and a payload")
+        header, payload = frames
+        if not header.startswith(_MAGIC):
+            raise MalformedKvMessage("frames", "its header is not ours")
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise MalformedKvMessage("size", f"it has more than {MAX_MESSAGE_BYTES} bytes")
+        if (version := header[len(_MAGIC)]) != PROTOCOL:
+            raise MalformedKvMessage("version", f"it speaks {version}, this side {PROTOCOL}")
+        if not hmac.compare_digest(header[-_MAC_BYTES:], self._mac(payload, from_router)):
+            raise MalformedKvMessage("token", "it is not signed with this cluster's token")
+        return payload
+
+    def _mac(self, payload: bytes, from_router: bool) -> bytes:
+        person = (b"pcl-kv-follow" if from_router else b"pcl-kv-tell") + bytes([PROTOCOL])
+        return hashlib.blake2b(
+            payload, key=self._key, digest_size=_MAC_BYTES, person=person
+        ).digest()

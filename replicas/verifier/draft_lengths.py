@@ -1,0 +1,262 @@
+"""Asks the governor for each step's draft lengths, and learns from what became of them.
+
+The state around the pure decision (`governor.py`): acceptance (`acceptance.py`), step
+times (`step_model.py`), waits for drafts, probes (`probing.py`) and what each request wishes
+(`request_speculation.py`).
+
+    choose      lengths for the sequences of the next step
+    drafted     what was found for one of them
+    settled     what the target made of it
+    stepped     how long a step took
+    waited      how long drafting took in it
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+
+from kvstore.registry import GovernorReport, StepCostReport
+from replicas.verifier.acceptance import Acceptance, RequestRecord
+from replicas.verifier.draft_books import LengthBooks, WaitMean
+from replicas.verifier.governor import AUTO, STOP_ALL, STOP_LOW, Batch, Decision, Reason, decide
+from replicas.verifier.probing import Probes, Turn
+from replicas.verifier.request_speculation import LOW, wish_of
+from replicas.verifier.step_cost import StepCost, StepLoad
+from replicas.verifier.step_model import StepModel
+
+MAX_KNOTS_TOLD: Final = 64
+
+
+@dataclass(frozen=True)
+class GovernorSettings:
+    """What the config says of draft lengths (`drafting`).
+
+    Attributes:
+        max_length: Longest draft, tokens.
+        mode: `auto`: what pays; `fixed`: always `max_length`; `off`: nothing.
+        of_class: Draft tokens or `AUTO` by request class.
+        probe_share: Part of step time that may go into probes, 0-1.
+    """
+
+    max_length: int
+    mode: Literal["auto", "fixed", "off"] = "fixed"
+    of_class: tuple[tuple[str, int], ...] = (("interactive", AUTO), (LOW, AUTO))
+    probe_share: float = 0.01
+
+
+class _Request:
+    """One request that is drafted for."""
+
+    __slots__ = ("expected", "is_low", "length", "record", "source", "turn")
+
+    def __init__(self, record: RequestRecord, length: int, is_low: bool, step: int) -> None:
+        self.record, self.length, self.is_low = record, length, is_low
+        self.turn = Turn(step)
+        self.source = ""
+        self.expected = 0.0
+
+
+class DraftLengths:
+    """Draft lengths of one engine.
+
+    Args:
+        settings: What the config says.
+        shapes: Execution shapes of the engine, rows; see `StepCost`.
+
+    Attributes:
+        pressure: 0-5, from the front door.
+        model: What steps cost.
+    """
+
+    def __init__(self, settings: GovernorSettings, shapes: tuple[int, ...] = ()) -> None:
+        self.pressure = 0
+        self.model = StepModel(shapes)
+        self._settings = settings
+        self._of_class = dict(settings.of_class)
+        self._acceptance = Acceptance(settings.max_length)
+        self._probes = Probes(settings.probe_share)
+        self._requests: dict[str, _Request] = {}
+        self._step = 0
+        self._drafting = True
+        self._wait_s = WaitMean()
+        self._without_s = WaitMean()
+        self._books = LengthBooks(settings.max_length)
+
+    @property
+    def wait_s(self) -> float:
+        """What a step takes longer when drafts are asked for, seconds."""
+        return max(0.0, self._wait_s.mean - self._without_s.mean)
+
+    def choose(
+        self,
+        request_ids: Sequence[str],
+        params: Sequence[Any],
+        context: Sequence[int],
+        longest: Sequence[int],
+    ) -> list[int]:
+        """Draft tokens worth asking for, a sequence each.
+
+        Args:
+            request_ids: vLLM's.
+            params: vLLM's sampling parameters, or None.
+            context: KV tokens of each sequence.
+            longest: Draft tokens that can be of use to each.
+        """
+        self._step += 1
+        if not request_ids:
+            return []
+        requests = [
+            self._requests.get(request_id) or self._begin(request_id, its_params)
+            for request_id, its_params in zip(request_ids, params, strict=True)
+        ]
+        batch = self._batch(requests, context, longest)
+        cost = self.model.cost
+        wait_s = self.wait_s
+        decision = decide(batch, cost, wait_s, self.pressure, self._drafting)
+        self._drafting = decision.drafts
+        lengths = cast(list[int], decision.lengths.tolist())
+        self._probes.earn(decision.seconds)
+        self._probe(requests, batch, decision, lengths, cost, wait_s)
+        expected = cast(list[float], decision.tokens_by_row.tolist())
+        for request, tokens in zip(requests, expected, strict=True):
+            request.expected, request.source = tokens, ""
+        self._books.chosen(batch, decision, lengths)
+        return lengths
+
+    def drafted(self, request_id: str, source: str, tokens: int) -> None:
+        """So many tokens were found for a request that was asked for; the next step verifies."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        self._acceptance.asked(request.record, tokens > 0, self._step)
+        request.source = source if tokens else ""
+        if not tokens and request.turn.is_out:
+            request.turn.came_back(False, self._step)
+
+    def settled(self, request_id: str, new_tokens: int, drafted: int) -> None:
+        """A step brought a request so many tokens, `drafted` draft tokens being verified in it."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        if request.expected:
+            self._books.brought(request.expected, new_tokens)
+            request.expected = 0.0
+        if drafted < 1 or not request.source:
+            return
+        accepted = min(drafted, new_tokens - 1)
+        self._acceptance.verified(request.record, request.source, drafted, accepted, self._step)
+        if request.turn.is_out:
+            request.turn.came_back(accepted > 0, self._step)
+
+    def stepped(self, load: StepLoad, seconds: float) -> None:
+        """A step of pure decoding took so long, drafting left out."""
+        self.model.saw(load, seconds)
+
+    def waited(self, seconds: float, asked: bool) -> None:
+        """Drafting took so long in a step in which drafts were asked for or not."""
+        (self._wait_s if asked else self._without_s).add(seconds, self._step)
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """These requests are over."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def report(self) -> GovernorReport:
+        """Where drafting is, and by what."""
+        cost, books = self.model.cost, self._books
+        knots = cost.knots[:MAX_KNOTS_TOLD]
+        return GovernorReport(
+            mode=self._settings.mode,
+            pressure=self.pressure,
+            lengths=list(books.lengths),
+            reason=books.reason(),
+            expected_tokens=books.expected_tokens,
+            real_tokens=books.real_tokens,
+            mean_length=books.mean_length,
+            mean_rows=books.mean_rows,
+            mean_context=books.mean_context,
+            mean_found=min(1.0, books.mean_found),
+            acceptance=books.acceptance,
+            gain=books.gain,
+            gain_needed=books.gain_needed,
+            token_s=books.token_s,
+            wait_s=self.wait_s,
+            probes=self._probes.made,
+            step=StepCostReport(
+                *(cost.fixed_s, cost.row_s, cost.kv_s, cost.draft_kv_s),
+                shapes=list(cost.shapes),
+                knot_rows=[rows for rows, _ in knots],
+                knot_s=[seconds for _, seconds in knots],
+                samples=self.model.samples,
+                error=min(1.0, self.model.error),
+                sequence_s=cost.sequence_s,
+            ),
+        )
+
+    def _begin(self, request_id: str, params: Any) -> _Request:
+        longest = self._settings.max_length
+        wish = wish_of(params, self._of_class, longest)
+        length = wish.length
+        if self._settings.mode == "off":
+            length = 0
+        elif self._settings.mode == "fixed" and length == AUTO:
+            length = longest
+        record = self._acceptance.start(wish.request_class, self._step)
+        request = _Request(record, length, wish.request_class == LOW, self._step)
+        self._requests[request_id] = request
+        return request
+
+    def _batch(
+        self, requests: Sequence[_Request], context: Sequence[int], longest: Sequence[int]
+    ) -> Batch:
+        records = [request.record for request in requests]
+        return Batch(
+            context=np.array(context, dtype=np.float64),
+            acceptance=self._acceptance.rates(records, self._step),
+            found=self._acceptance.found(records, self._step),
+            longest=np.array(longest, dtype=np.int64),
+            wished=np.array([request.length for request in requests], dtype=np.int64),
+            low=np.array([request.is_low for request in requests], dtype=np.bool_),
+        )
+
+    def _probe(
+        self,
+        requests: Sequence[_Request],
+        batch: Batch,
+        decision: Decision,
+        lengths: list[int],
+        cost: StepCost,
+        wait_s: float,
+    ) -> None:
+        """Gives one row without a draft a token to try, if it is due and paid for."""
+        if self.pressure >= STOP_ALL or 0 not in lengths:
+            return
+        turns = [
+            (i, request.turn)
+            for i, request in enumerate(requests)
+            if not lengths[i]
+            and request.length == AUTO
+            and batch.longest[i] > 0
+            and not (request.is_low and self.pressure >= STOP_LOW)
+        ]
+        if not turns:
+            return
+        rows = len(lengths) + float((decision.lengths * batch.found).sum())
+        low_s, high_s = cost.rows_s(np.array([rows, rows + 1.0]))
+        price_s = float(high_s - low_s) + cost.draft_kv_s * float(batch.context.max())
+        if not decision.drafts:
+            price_s += wait_s
+        row = self._probes.pick(turns, price_s, self._step)
+        if row is not None:
+            lengths[row] = 1
+            decision.reasons[row] = Reason.PROBE
+
+
+def class_lengths(of_class: Mapping[str, str | int]) -> tuple[tuple[str, int], ...]:
+    """Draft tokens by class, from the words of the config."""
+    words = {"auto": AUTO, "off": 0}
+    return tuple(
+        (name, words[wish] if isinstance(wish, str) else wish) for name, wish in of_class.items()
+    )

@@ -1,0 +1,259 @@
+"""How many tokens to draft for each sequence of the next step: only what pays.
+
+A step in which sequence i has a draft of k_i tokens is expected to bring
+
+    N = sum_i (1 + sum_{j<=k_i} prod_{l<=j} a_il)   tokens, and to take
+    T = T(rows + drafts, KV tokens) + waiting for drafts   seconds,
+
+and time per token is total time over total tokens, T / N. Tokens are taken in the order of
+their gain for their cost, one after another for as long as T / N falls. As it may rise first
+and fall later (a draft token too many pays for a whole execution shape, the next ones are
+free), all lengths of that order are looked at and the best is taken: without steps that is
+the marginal rule, dT/dN < T/N (paceline theory notes, "Time per token"). No draft at all is one
+of the lengths, so in the model it is never worse than not to speculate.
+
+Pure: what is known comes in, lengths and reasons go out. A draft is worth its wait only as
+far as one is found; `found` weighs both what it brings and what it costs.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from replicas.verifier.step_cost import Floats, StepCost
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+START_GAIN: Final = 0.02
+"""Part of the time per token that drafts must save before any is made where none was. Once
+begun they go on for as long as they save anything: what is lost by either is at most this."""
+MAX_PRESSURE: Final = 5
+TRIM_LOW, STOP_LOW, STOP_ALL = 1, 2, 3
+"""Pressure from which drafts of the low class are halved, and stopped, and all are stopped."""
+AUTO: Final = -1
+
+
+class Reason(IntEnum):
+    """Why a sequence's draft is as long as it is."""
+
+    PAYS = 0
+    """Each of its tokens is expected to save time, one more is not."""
+    LONGEST = 1
+    """One more might pay, but it is the longest, or the sequence ends there."""
+    COSTS_MORE = 2
+    """None: the first token is expected to cost more than it saves."""
+    REQUESTED = 3
+    """The request or its class says so."""
+    PRESSURE = 4
+    """The front door asked for less."""
+    PROBE = 5
+    """None would pay; one is made to see whether that is still so."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of the next step, one an entry.
+
+    Attributes:
+        context: [rows] KV tokens of the sequence.
+        acceptance: [rows, K] probability that a place of the draft is accepted if all before
+            it are, 0-1.
+        found: [rows] probability that there is a draft if one is asked for, 0-1.
+        longest: [rows] draft tokens that can be of use, 0 to K.
+        wished: [rows] draft tokens that the request asks for; `AUTO` leaves it to us.
+        low: [rows] whether the request is of the class that yields first.
+    """
+
+    context: Floats
+    acceptance: Floats
+    found: Floats
+    longest: Ints
+    wished: Ints
+    low: Bools
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Draft lengths and what is expected of them.
+
+    Attributes:
+        lengths: [rows] draft tokens.
+        reasons: [rows] a `Reason` each.
+        tokens: Expected tokens of the step.
+        seconds: Expected time of the step, waiting for drafts included.
+        plain_tokens: The same without the drafts that we decide on.
+        plain_s: The same.
+        tokens_by_row: [rows] expected tokens of each sequence.
+        best_gain: Tokens that the best draft token would bring. 0 where none is possible.
+        best_gain_needed: Tokens that it would have to bring: dT / (T/N) of that token alone,
+            without waiting.
+    """
+
+    lengths: Ints
+    reasons: Ints
+    tokens: float
+    seconds: float
+    plain_tokens: float
+    plain_s: float
+    tokens_by_row: Floats
+    best_gain: float
+    best_gain_needed: float
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any sequence is drafted for."""
+        return bool(self.lengths.any())
+
+
+def decide(
+    batch: Batch,
+    cost: StepCost,
+    wait_s: float = 0.0,
+    pressure: int = 0,
+    drafting: bool = True,
+) -> Decision:
+    """Lengths of all drafts of the next step.
+
+    O(rows * K), with a sort of so many.
+
+    Args:
+        batch: Its sequences, at least one.
+        cost: Of a step.
+        wait_s: What a step takes longer if any draft is asked for, seconds.
+        pressure: 0-5, from the front door.
+        drafting: Whether the step before had drafts; without, `START_GAIN` is asked for.
+    """
+    rows, longest_of_all = batch.acceptance.shape
+    caps = np.minimum(batch.longest, longest_of_all)
+    governed = batch.wished == AUTO
+    lengths = np.where(governed, 0, np.minimum(batch.wished, caps))
+    gains = np.cumprod(batch.acceptance, axis=1) * batch.found[:, None]
+    sums = np.zeros((rows, longest_of_all + 1))
+    np.cumsum(gains, axis=1, out=sums[:, 1:])
+    books = _Books(batch, cost, wait_s, sums)
+    plain_tokens, plain_s = books.expected(lengths)
+    chosen, best_gain, needed = _most_that_pays(books, gains, caps, governed, lengths, drafting)
+    result = lengths + chosen
+    reasons = np.where(chosen, int(Reason.PAYS), int(Reason.COSTS_MORE))
+    reasons[chosen == caps] = Reason.LONGEST
+    reasons[~governed] = Reason.REQUESTED
+    for level in range(1, min(pressure, MAX_PRESSURE) + 1):
+        pressed = under_pressure(result, batch.low, longest_of_all, level)
+        if (pressed == result).all():
+            continue
+        reasons = np.where(pressed < result, Reason.PRESSURE, reasons)
+        if books.rate(pressed) >= books.rate(np.where(governed, 0, pressed)):
+            # What is left no longer pays for its wait or its execution shape.
+            reasons = np.where(governed & (pressed > 0), Reason.PRESSURE, reasons)
+            pressed = np.where(governed, 0, pressed)
+        result = pressed
+    tokens, seconds = books.expected(result)
+    tokens_by_row = 1.0 + sums[books.places, result]
+    return Decision(
+        lengths=result,
+        reasons=reasons,
+        tokens=tokens,
+        seconds=seconds,
+        plain_tokens=plain_tokens,
+        plain_s=plain_s,
+        tokens_by_row=tokens_by_row,
+        best_gain=best_gain,
+        best_gain_needed=needed,
+    )
+
+
+def under_pressure(lengths: Ints, low: Bools, longest: int, pressure: int) -> Ints:
+    """Lengths that are left under pressure: none is longer than without it.
+
+    Args:
+        lengths: [rows] draft tokens.
+        low: [rows] whether the request is of the class that yields first.
+        longest: Draft tokens that there are at most; the low class keeps half at `TRIM_LOW`.
+        pressure: 0-5.
+    """
+    if pressure >= STOP_ALL:
+        return np.zeros_like(lengths)
+    if pressure >= STOP_LOW:
+        return np.where(low, 0, lengths)
+    if pressure >= TRIM_LOW:
+        return np.where(low, np.minimum(lengths, longest // 2), lengths)
+    return lengths
+
+
+class _Books:
+    """Expected tokens and seconds of a batch, by its lengths."""
+
+    def __init__(self, batch: Batch, cost: StepCost, wait_s: float, sums: Floats) -> None:
+        self.batch, self.cost, self.wait_s, self._sums = batch, cost, wait_s, sums
+        self.rows = len(batch.context)
+        self.places = np.arange(self.rows)
+        self.context = float(batch.context.sum())
+
+    def expected(self, lengths: Ints) -> tuple[float, float]:
+        gains = self._sums[self.places, lengths]
+        verified = lengths * self.batch.found
+        rows = np.array([self.rows + float(verified.sum())])
+        seconds = (
+            float(self.cost.rows_s(rows)[0])
+            + self.cost.kv_s * self.context
+            + self.cost.sequence_s * self.rows
+            + self.cost.draft_kv_s * float((verified * self.batch.context).sum())
+        )
+        return self.rows + float(gains.sum()), seconds + self.wait_s * bool(lengths.any())
+
+    def rate(self, lengths: Ints) -> float:
+        tokens, seconds = self.expected(lengths)
+        return seconds / tokens
+
+
+def _most_that_pays(
+    books: _Books, gains: Floats, caps: Ints, governed: Bools, given: Ints, drafting: bool
+) -> tuple[Ints, float, float]:
+    """Lengths of the sequences that are ours to decide, the best token's gain, and its price."""
+    batch, cost = books.batch, books.cost
+    places = gains.shape[1]
+    rooms = np.where(governed, caps, 0)
+    possible = (np.arange(places) < rooms[:, None]).ravel()
+    candidates = np.flatnonzero(possible)
+    none = np.zeros(len(rooms), dtype=np.int64)
+    if not len(candidates):
+        return none, 0.0, 0.0
+    verified = float((given * batch.found).sum())
+    row_s = _mean_row_s(cost, books.rows + verified, float((rooms * batch.found).sum()))
+    token_s = row_s + cost.draft_kv_s * batch.context
+    weighed = np.maximum(batch.found, 1e-6)
+    score = (gains / (weighed * np.maximum(token_s, 1e-12))[:, None]).ravel()[candidates]
+    # Stable, and a row's scores never rise with the place: no token comes before the ones
+    # it builds on.
+    order = candidates[np.argsort(-score, kind="stable")]
+    owner = order // places
+    found = batch.found[owner]
+    tokens, seconds = books.expected(given)
+    more_tokens = gains.ravel()[order]
+    more_rows = np.concatenate(([0.0], np.cumsum(found))) + (books.rows + verified)
+    kv_s = cost.draft_kv_s * np.cumsum(found * batch.context[owner])
+    rows_s = cost.rows_s(more_rows)
+    in_all_s = seconds + (rows_s - rows_s[0])
+    in_all_s[1:] += kv_s
+    if not given.any():
+        in_all_s[1:] += books.wait_s
+    in_all_tokens = tokens + np.concatenate(([0.0], np.cumsum(more_tokens)))
+    rate = in_all_s / in_all_tokens
+    best = int(np.argmin(rate))
+    if not drafting and rate[best] > (1.0 - START_GAIN) * rate[0]:
+        best = 0
+    first = int(owner[0])
+    price_s = float(rows_s[min(1, len(rows_s) - 1)] - rows_s[0]) + float(kv_s[0])
+    certain = max(float(batch.found[first]), 1e-6)
+    needed = price_s / certain / (seconds / tokens)
+    chosen = np.bincount(owner[:best], minlength=len(rooms))
+    return chosen, float(more_tokens[0]) / certain, needed
+
+
+def _mean_row_s(cost: StepCost, rows: float, more: float) -> float:
+    """What one of `more` rows costs on average: it only orders tokens of unlike contexts."""
+    low_s, high_s = cost.rows_s(np.array([rows, rows + max(more, 1.0)]))
+    return float(high_s - low_s) / max(more, 1.0)

@@ -1,0 +1,61 @@
+"""What a request says of drafting itself, and the class it belongs to.
+
+`vllm_xargs.paceline_speculation` is `auto` (we decide), `off`, or a number of tokens. The front
+door checks it (`request_checks.py`) and alone sets the class; here they are read back
+inside the engine, from vLLM's sampling parameters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replicas.verifier.governor import AUTO
+
+SPECULATION: Final = "paceline_speculation"
+CLASS: Final = "paceline_class"
+INTERACTIVE: Final = "interactive"
+LOW: Final = "batch"
+"""The class that yields first."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one request wants.
+
+    Attributes:
+        request_class: `interactive` or `batch`.
+        length: Draft tokens; `AUTO` leaves it to the governor.
+    """
+
+    request_class: str
+    length: int
+
+
+def parsed(value: object, longest: int) -> int | None:
+    """Draft tokens that `paceline_speculation` asks for, `AUTO`, or None where it is wrong."""
+    if value == "auto":
+        return AUTO
+    if value == "off":
+        return 0
+    if type(value) is int and 0 <= value <= longest:
+        return value
+    return None
+
+
+def wish_of(params: Any, of_class: Mapping[str, int], longest: int) -> Wish:
+    """What these sampling parameters of vLLM say; else what their class has.
+
+    Args:
+        params: vLLM's `SamplingParams`, or None.
+        of_class: Draft tokens or `AUTO`, by class.
+        longest: Draft tokens that there may be at most.
+    """
+    told = getattr(params, "extra_args", None) or {}
+    request_class = told.get(CLASS, INTERACTIVE)
+    if request_class not in of_class:
+        request_class = INTERACTIVE
+    length = parsed(told.get(SPECULATION), longest)
+    # `auto` is what a request has that says nothing: its class decides, and then the governor.
+    if length is None or length == AUTO:
+        length = min(of_class.get(request_class, AUTO), longest)
+    return Wish(request_class, length)

@@ -1,0 +1,159 @@
+"""One router's knowledge put together: reading, matching, deciding, remembering."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import make_tiny_llama
+
+from kvstore.fingerprint import weights_fingerprint
+from kvstore.hashing import root_hash
+from kvstore.keys import cache_salt, parse_keys, sharing_domain
+from router.prefix_routing import PrefixRouting
+from router.routing_settings import PrefixSettings
+from router.tenants import Tenants, TenantSettings
+
+BLOCK = 16
+NOBODY: dict[str, dict[str, Any]] = {}
+TWO: dict[str, dict[str, Any]] = {"v": {}, "w": {}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder."""
+    return make_tiny_llama(tmp_path_factory.mktemp("model") / "tiny", layers=1)
+
+
+@pytest.fixture
+async def routing(folder: Path) -> AsyncIterator[PrefixRouting]:
+    """A router of a plain Serve application, loaded."""
+    settings = PrefixSettings.from_kwargs(source=str(folder), model="m", block_tokens=BLOCK)
+    routing = PrefixRouting(settings)
+    await routing.started()
+    yield routing
+    await routing.close()
+
+
+def body(text: str) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+async def test_before_it_is_loaded_it_routes_by_load(folder: Path) -> None:
+    """At once, with a reason, in turns."""
+    routing = PrefixRouting(PrefixSettings.from_kwargs(source=str(folder), model="m"))
+    reading = await routing.read(body("hi"), "")
+    assert reading.reason == "not_ready"
+    firsts = [routing.decide(reading, TWO, 1.0).ranking.replica_ids[0] for _ in range(6)]
+    assert Counter(firsts) == {"v": 3, "w": 3}
+
+
+async def test_what_cannot_be_loaded_is_done_without(tmp_path: Path) -> None:
+    """No tokenizer, no knowledge, but routes."""
+    routing = PrefixRouting(PrefixSettings.from_kwargs(source=str(tmp_path / "none"), model="m"))
+    await routing.started()
+    reading = await routing.read(body("hi"), "")
+    assert reading.reason == "not_ready"
+    assert len(routing.decide(reading, TWO, 1.0).ranking.replica_ids) == 2
+    await routing.close()
+
+
+async def test_a_prefix_stays_together_and_different_ones_are_spread(
+    routing: PrefixRouting,
+) -> None:
+    """With no knowledge of caches at all, by consistent hashing."""
+    places: dict[str, set[str]] = {}
+    for turn in range(3):
+        for topic in "abcdefghijklmnop":
+            reading = await routing.read(body(f"{topic * 100} {turn}"), "")
+            assert reading.chain
+            decision = routing.decide(reading, TWO, 100.0 * turn)
+            places.setdefault(topic, set()).add(decision.ranking.replica_ids[0])
+            routing.ledger.load("v", 0, 1e9, 1e9)  # all reported, nothing queued
+            routing.ledger.load("w", 0, 1e9, 1e9)
+    assert all(len(place) == 1 for place in places.values())
+    assert len({next(iter(place)) for place in places.values()}) == 2
+
+
+async def test_long_prompts_are_read_in_a_thread(routing: PrefixRouting) -> None:
+    """To the same tokens."""
+    reading = await routing.read(body("x" * 40_000), "")
+    assert reading.prompt_tokens > 40_000
+    assert len(reading.chain) == reading.prompt_tokens // BLOCK
+
+
+@pytest.mark.parametrize(
+    ("request_body", "reason"),
+    [(None, "no_body"), ({"model": "other", "prompt": "hi"}, "unknown_caller"), ({}, "no_prompt")],
+)
+async def test_what_cannot_be_known_has_a_reason(
+    routing: PrefixRouting, request_body: dict[str, Any] | None, reason: str
+) -> None:
+    """For the metric; the request is routed all the same."""
+    reading = await routing.read(request_body, "")
+    assert reading.reason == reason
+    assert routing.decide(reading, TWO, time.time()).ranking.replica_ids
+
+
+async def test_nobody_is_an_answer(routing: PrefixRouting) -> None:
+    """An empty ranking, and no pick remembered."""
+    decision = routing.decide(await routing.read(body("hi"), ""), NOBODY, 1.0)
+    assert decision.ranking.replica_ids == ()
+
+
+async def test_a_plain_application_needs_no_more_than_a_folder(folder: Path) -> None:
+    """No Redis, no token, no keys."""
+    ready = PrefixSettings.from_kwargs(source=str(folder), model="m").load()
+    assert ready.codec is None
+    assert ready.tenants.weights_fingerprint == weights_fingerprint(folder)
+
+
+def tenants(**changes: Any) -> TenantSettings:
+    return TenantSettings(
+        **{
+            "model": "m",
+            "adapters": frozenset({"lora"}),
+            "weights_fingerprint": "w",
+            "kv_cache_dtype": "auto",
+            "block_tokens": BLOCK,
+            "keys": parse_keys("ada key-of-ada\nbob key-of-bob"),
+            "domain_secret": b"secret",
+            **changes,
+        }
+    )
+
+
+def test_roots_are_by_tenant_and_adapter_as_the_front_door_salts() -> None:
+    """The same derivation from the same table."""
+    known = Tenants(tenants())
+    salt = cache_salt(sharing_domain("ada", b"secret"), "lora", "w", "auto")
+    assert known.root_of("lora", "Bearer key-of-ada") == root_hash("w", "lora", salt, BLOCK)
+    roots = {
+        known.root_of(model, f"Bearer {key}")
+        for model in ("m", "lora")
+        for key in ("key-of-ada", "key-of-bob")
+    }
+    assert len(roots) == 4
+
+
+@pytest.mark.parametrize("key", ["", "Bearer", "Bearer nobodys", "Basic key-of-ada", "key-of-ada"])
+def test_who_is_not_known_has_no_root(key: str) -> None:
+    """Nothing can be warm for them; the front door says the rest."""
+    assert Tenants(tenants()).root_of("m", key) is None
+    assert Tenants(tenants()).root_of("other", "Bearer key-of-ada") is None
+    assert Tenants(tenants()).root_of(["m"], "Bearer key-of-ada") is None
+
+
+def test_without_keys_everybody_is_one_tenant() -> None:
+    """Whatever key they bring."""
+    known = Tenants(tenants(keys=None, domain_secret=b""))
+    assert known.root_of("m", "") == known.root_of("m", "Bearer whatever")
+    assert known.root_of("m", "") is not None
+
+
+def test_settings_hold_no_secret_that_shows() -> None:
+    """Nor do their representations."""
+    assert "secret" not in repr(tenants())
+    assert "key-of-ada" not in repr(tenants())

@@ -1,0 +1,148 @@
+"""A simulator of an engine's steps, for the closed loop of draft lengths.
+
+No engine and no clock: a step takes what a `StepCost` says, with noise, and draft tokens are
+accepted with the probabilities that a test gives. What comes out are simulated tokens a
+simulated second, good for comparing ways to choose lengths and for nothing else.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from replicas.verifier.draft_lengths import DraftLengths
+from replicas.verifier.step_cost import StepCost, StepLoad
+
+PROMPT_TOKENS = 200
+
+
+@dataclass
+class Traffic:
+    """What the requests are like.
+
+    Attributes:
+        acceptance: Of the i-th request's drafts, at every place, 0-1.
+        found: Probability that there is a draft.
+        output_tokens: Of one request, after which another takes its place.
+        context: KV tokens at the beginning.
+        source: Who drafts.
+        params: Of the i-th request, vLLM's sampling parameters.
+    """
+
+    acceptance: Callable[[int], float]
+    found: float = 1.0
+    output_tokens: int = 128
+    context: int = PROMPT_TOKENS
+    source: str = "worker:prompt_lookup"
+    params: Callable[[int], Any] = lambda _: None
+
+
+@dataclass
+class _Row:
+    number: int
+    context: int
+    left: int
+    draft: int = 0
+
+
+@dataclass
+class SimulatedEngine:
+    """Runs one `DraftLengths`.
+
+    Attributes:
+        lengths: Under test.
+        cost: The truth.
+        longest: Draft tokens.
+        wait_s: That a step takes longer when drafts are asked for.
+        noise: Standard deviation of a step's measured time, as a part of it; `seconds` has none.
+        hiccup: Probability that a step seems to take ten times as long.
+        drafted: Draft tokens verified so far.
+        accepted: Of these, accepted.
+        tokens: That came so far.
+        seconds: That all steps took, without noise.
+        asked_steps: Steps in which drafts were asked for.
+    """
+
+    lengths: DraftLengths
+    cost: StepCost
+    longest: int
+    wait_s: float = 0.0
+    noise: float = 0.05
+    hiccup: float = 0.002
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    asked_steps: int = 0
+    _rows: list[_Row] = field(default_factory=list)
+    _numbers: int = 0
+    _random: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def run(self, steps: int, rows: int, traffic: Traffic) -> float:
+        """So many steps with so many sequences; tokens a second of these steps."""
+        tokens, seconds = self.tokens, self.seconds
+        for _ in range(steps):
+            self._step(rows, traffic)
+        return (self.tokens - tokens) / (self.seconds - seconds)
+
+    def _step(self, rows: int, traffic: Traffic) -> None:
+        while len(self._rows) > rows:
+            self._end(self._rows.pop())
+        while len(self._rows) < rows:
+            self._rows.append(_Row(self._numbers, traffic.context, traffic.output_tokens))
+            self._numbers += 1
+        took_s = self._verify(traffic)
+        self._rows = [row for row in self._rows if row.left > 0 or self._end(row)]
+        asked = self._draft(traffic)
+        waited_s = self.wait_s * asked
+        self.lengths.waited(waited_s + 1e-4, bool(asked))
+        self.asked_steps += asked
+        self.seconds += took_s + waited_s
+
+    def _verify(self, traffic: Traffic) -> float:
+        load = StepLoad(
+            len(self._rows) + sum(row.draft for row in self._rows),
+            sum(row.context for row in self._rows),
+            sum(row.context * row.draft for row in self._rows),
+            len(self._rows),
+        )
+        seconds = self.cost.seconds(load)
+        measured_s = seconds * max(0.2, self._random.gauss(1.0, self.noise))
+        if self._random.random() < self.hiccup:
+            measured_s *= 10
+        self.lengths.stepped(load, measured_s)
+        for row in self._rows:
+            rate = traffic.acceptance(row.number)
+            accepted = 0
+            while accepted < row.draft and self._random.random() < rate:
+                accepted += 1
+            self.lengths.settled(str(row.number), accepted + 1, row.draft)
+            self.drafted += row.draft
+            self.accepted += accepted
+            row.context += accepted + 1
+            row.left -= accepted + 1
+            self.tokens += accepted + 1
+        return seconds
+
+    def _draft(self, traffic: Traffic) -> bool:
+        wanted = self.lengths.choose(
+            [str(row.number) for row in self._rows],
+            [traffic.params(row.number) for row in self._rows],
+            [row.context for row in self._rows],
+            [max(0, min(self.longest, row.left - 1)) for row in self._rows],
+        )
+        for row, its_wanted in zip(self._rows, wanted, strict=True):
+            row.draft = its_wanted if self._random.random() < traffic.found else 0
+            if its_wanted:
+                self.lengths.drafted(str(row.number), traffic.source, row.draft)
+        return any(wanted)
+
+    def _end(self, row: _Row) -> bool:
+        self.lengths.forget([str(row.number)])
+        return False
+
+
+def params(**xargs: Any) -> Any:
+    """vLLM's sampling parameters with these `vllm_xargs`."""
+    return SimpleNamespace(extra_args=xargs)
