@@ -11,6 +11,8 @@ from lines import MODEL, PORTS, Line
 pytestmark = pytest.mark.line
 
 REQUEST_ID = "follow-me-7c1"
+METRICS_S = 5.0
+"""From one report of a process's metrics to the next."""
 
 
 def metric(name: str) -> float:
@@ -18,6 +20,15 @@ def metric(name: str) -> float:
     text = httpx.get(f"http://127.0.0.1:{PORTS['metrics']}/metrics", timeout=10).text
     samples = re.findall(rf"^{name}(?:{{[^}}]*}})? ([0-9.eE+-]+)$", text, re.M)
     return sum(map(float, samples))
+
+
+def settled(*names: str) -> list[float]:
+    """Metrics once they no longer grow: those of earlier requests may still be on their way."""
+    before: list[float] = []
+    while (now := [metric(name) for name in names]) != before:
+        before = now
+        time.sleep(2 * METRICS_S + 1)
+    return now
 
 
 def until_more(name: str, before: float, timeout_s: float = 40) -> float:
@@ -33,8 +44,7 @@ def test_follow_one_request(drafting_line: Line) -> None:
     """HAProxy, router, front door, engine, stream, log line, metrics, registry."""
     line = drafting_line
     before = line.counts()
-    picks = metric("ray_paceline_router_picks_total")
-    finished = metric("ray_paceline_requests_total")
+    picks, finished = settled("ray_paceline_router_picks_total", "ray_paceline_requests_total")
 
     # 1 and 6. HAProxy takes it, keeps the client's id, and streams the answer back.
     request = {
