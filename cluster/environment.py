@@ -44,8 +44,6 @@ def fast_path_environment(config: ClusterConfig) -> dict[str, str]:
         "RAY_metrics_report_interval_ms": "5000",
         # Ten times a second costs a small machine 4 % of a core, for ever.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
-        # Ray lets its workers yield to everything else on a node; here they are the service.
-        "RAY_worker_niceness": "0",
         "HF_HUB_OFFLINE": "1",
     }
 

@@ -27,11 +27,8 @@ PROMPTS = (
     "a b c d a b c d a b c d a b c d a b c d",
 )
 OUTPUT_TOKENS = 160
-MORE_PAUSE_S = 1.02
-"""By which a fault may lengthen the longest pause of a stream: the longest wait for drafts
-(`wait_max_ms`) and a second."""
-NOISE = 3.0
-"""A machine that pauses by itself does so by different lengths."""
+LONGEST_WAIT_S = 1.02
+"""By all that a fault may hold up a stream: one deadline (`wait_max_ms`) and a second."""
 PATIENCE_S = 40.0
 WORKER = "worker:prompt_lookup"
 
@@ -71,12 +68,10 @@ def workers() -> Iterator[list[Worker]]:
 
 
 class Stream:
-    """One streamed answer: its tokens, and the longest pause between two chunks."""
+    """The tokens of one streamed answer."""
 
     def __init__(self, line: Line, prompt: str, on_chunk: Callable[[int], None] | None = None):
         self.ids: list[int] = []
-        self.longest_pause_s = 0.0
-        last_s = None
         chunks = line.client().chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": prompt}],
@@ -86,10 +81,6 @@ class Stream:
             extra_body={"return_token_ids": True, "ignore_eos": True},
         )
         for number, chunk in enumerate(chunks):
-            now_s = time.monotonic()
-            if last_s is not None:
-                self.longest_pause_s = max(self.longest_pause_s, now_s - last_s)
-            last_s = now_s
             for choice in chunk.choices:
                 self.ids += choice.model_extra.get("token_ids") or ()
             if on_chunk is not None:
@@ -97,20 +88,15 @@ class Stream:
 
 
 class Undisturbed:
-    """What the line answered, and how long it paused, when nothing happened."""
+    """What the line answered when nothing happened."""
 
     def __init__(self) -> None:
         self._ids: dict[str, list[int]] = {}
-        self._longest_pause_s = 0.0
 
     def has(self, prompt: str, stream: Stream) -> None:
-        """The answer is the same, and no pause was longer by more than it may be."""
+        """The answer is whole, and the same."""
         assert len(stream.ids) == OUTPUT_TOKENS
-        if prompt not in self._ids:
-            self._ids[prompt] = stream.ids
-            self._longest_pause_s = max(self._longest_pause_s, stream.longest_pause_s)
-        assert stream.ids == self._ids[prompt]
-        assert stream.longest_pause_s < NOISE * self._longest_pause_s + MORE_PAUSE_S
+        assert stream.ids == self._ids.setdefault(prompt, stream.ids)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +111,26 @@ def check_all(line: Line, undisturbed: Undisturbed) -> None:
         streams = list(pool.map(lambda prompt: Stream(line, prompt), PROMPTS))
     for prompt, stream in zip(PROMPTS, streams, strict=True):
         undisturbed.has(prompt, stream)
+
+
+def waited_s(line: Line) -> float:
+    """How long the verifier's steps have waited for drafts, in all."""
+    line.settle(1.0)
+    waited: float = line.reports()[0]["draft_wait_s"]
+    return waited
+
+
+def disturbed(
+    line: Line, undisturbed: Undisturbed, prompt: str, disturb: Callable[[], None]
+) -> None:
+    """A stream that is disturbed in its middle says the same and is not held up.
+
+    All its waits together are shorter than one may be, as the engine counts them: what a
+    client sees of pauses on a machine whose cores are all busy says little of drafts.
+    """
+    before_s = waited_s(line)
+    undisturbed.has(prompt, Stream(line, prompt, in_the_middle(disturb)))
+    assert waited_s(line) - before_s < LONGEST_WAIT_S
 
 
 def state_of(line: Line, worker: str) -> str | None:
@@ -206,8 +212,7 @@ def test_a_worker_lost_in_the_middle_of_a_stream_costs_drafts_only(
     check_all(line, undisturbed)
     worker = join(line, workers, how)
     number = signal.SIGKILL if how == "killed" else signal.SIGSTOP
-    stream = Stream(line, PROMPTS[0], in_the_middle(lambda: worker.process.send_signal(number)))
-    undisturbed.has(PROMPTS[0], stream)
+    disturbed(line, undisturbed, PROMPTS[0], lambda: worker.process.send_signal(number))
     until(line, how, lambda state: state != "closed")
     until_drafts(line, undisturbed, "local:prompt_lookup", 100)
     if how == "killed":
@@ -243,8 +248,7 @@ def test_a_bad_network_costs_drafts_only(
         worker = join(line, workers, f"net-{fault}", "--behind", proxy.endpoint)
         assert worker.endpoint.endswith(str(PORTS["drafts_from"]))
         until_drafts(line, undisturbed, WORKER, 100)
-        stream = Stream(line, PROMPTS[0], in_the_middle(lambda: harm(proxy, fault)))
-        undisturbed.has(PROMPTS[0], stream)
+        disturbed(line, undisturbed, PROMPTS[0], lambda: harm(proxy, fault))
         check_all(line, undisturbed)
         proxy.delay_s, proxy.black_hole = 0.0, False
         until(line, worker.name, lambda state: state == "closed")
@@ -275,8 +279,7 @@ def test_two_workers_share_the_sessions_and_stand_in_for_each_other(
     asks = {report["worker_id"]: report["asks"] for report in line.reports("draft")}
     assert asks["one"] > 50
     assert asks["two"] > 50
-    stream = Stream(line, PROMPTS[0], in_the_middle(first.end))
-    undisturbed.has(PROMPTS[0], stream)
+    disturbed(line, undisturbed, PROMPTS[0], first.end)
     until(line, "one", lambda state: state != "closed")
     until_drafts(line, undisturbed, WORKER, 100)
     assert second.process.poll() is None
