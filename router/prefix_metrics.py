@@ -5,6 +5,7 @@ import logging
 
 from ray.serve.metrics import Counter, Gauge
 
+from kvstore.total_counter import TotalCounter
 from router.prefix_routing import Decision, PrefixRouting, Reading
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,6 @@ class PrefixMetrics:
         self._routing = routing
         self._task: asyncio.Task[None] | None = None
         self._found: dict[str, int] = {}
-        self._told: dict[str, int] = {}
         self._prompt_tokens = Counter(
             "paceline_router_prompt_tokens_total", description="Prompt tokens of routed requests."
         )
@@ -46,26 +46,26 @@ class PrefixMetrics:
         self._index_bytes = Gauge(
             "paceline_router_index_bytes", description="Memory of the index of KV blocks."
         )
-        self._left_out = Counter(
+        self._left_out = TotalCounter(
             "paceline_router_index_left_out_total",
-            description="Blocks that found no room in the index.",
+            "Blocks that found no room in the index.",
         )
         self._cold = Gauge(
             "paceline_router_cold_verifiers",
             description="Verifiers of whose blocks nothing is known.",
         )
-        self._gaps = Counter(
+        self._gaps = TotalCounter(
             "paceline_router_kv_gaps_total",
-            description="Copies of a verifier's account that were found behind or doubtful.",
+            "Copies of a verifier's account that were found behind or doubtful.",
         )
-        self._repairs = Counter(
+        self._repairs = TotalCounter(
             "paceline_router_kv_repairs_total",
-            description="Copies that a snapshot made right again.",
+            "Copies that a snapshot made right again.",
         )
-        self._malformed = Counter(
+        self._malformed = TotalCounter(
             "paceline_router_kv_malformed_total",
-            description="Messages about KV blocks that were dropped.",
-            tag_keys=("what",),
+            "Messages about KV blocks that were dropped.",
+            "what",
         )
 
     def start(self) -> None:
@@ -101,23 +101,17 @@ class PrefixMetrics:
         index, follower = self._routing.index, self._routing.follower
         self._index_blocks.set(len(index))
         self._index_bytes.set(index.nbytes)
-        self._grow(self._left_out, "left_out", index.left_out)
+        self._left_out.reach(index.left_out)
         if follower is None:
             return
         stats = follower.stats
-        self._grow(self._gaps, "gaps", stats.gaps)
-        self._grow(self._repairs, "repairs", stats.repairs)
+        self._gaps.reach(stats.gaps)
+        self._repairs.reach(stats.repairs)
         for what, count in stats.malformed.items():
-            self._grow(self._malformed, what, count, what=what)
+            self._malformed.reach(count, what)
         found = follower.cached_tokens()
         # What an engine had found before it was followed is left out.
         more = sum(max(0, total - self._found.get(name, total)) for name, total in found.items())
         if more:
             self._found_tokens.inc(more)
         self._found = found
-
-    def _grow(self, counter: Counter, key: str, total: int, **tags: str) -> None:
-        more = total - self._told.get(key, 0)
-        if more > 0:
-            counter.inc(more, tags=tags or None)
-            self._told[key] = total

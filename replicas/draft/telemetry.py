@@ -2,8 +2,8 @@
 
 from ray.serve.metrics import Gauge
 
+from kvstore.total_counter import TotalCounter
 from replicas.draft.tally import ServiceStats
-from replicas.total_counter import TotalCounter
 
 
 class DraftTelemetry:

@@ -5,7 +5,7 @@ Listed with their units in docs/metrics.md.
 
 from ray.serve.metrics import Gauge
 
-from replicas.total_counter import TotalCounter
+from kvstore.total_counter import TotalCounter
 from replicas.verifier.drafting_state import DraftingState
 
 BREAKER_LEVELS = {"closed": 0, "half_open": 1, "open": 2}
