@@ -45,6 +45,11 @@ class Conversation:
         details = answer.usage.prompt_tokens_details
         return details.cached_tokens or 0 if details else 0
 
+    def ask_and_find_warm(self, question: str) -> bool:
+        """Asks, and says whether all whole blocks of the turns before were found cached."""
+        before = self.prompt_tokens
+        return self.ask(question) >= before // BLOCK * BLOCK - BLOCK
+
 
 def metric(name: str, **labels: str) -> float:
     """A metric of the node, added up over processes."""
@@ -104,8 +109,7 @@ def test_turns_of_a_conversation_find_their_prefix(routed_line: Line, alpha: str
     warm_turns = 0
     for turn in range(4):
         for talk in talks:
-            before = talk.prompt_tokens
-            warm_turns += talk.ask(f"Question {turn}?") >= before // BLOCK * BLOCK - BLOCK
+            warm_turns += talk.ask_and_find_warm(f"Question {turn}?")
         time.sleep(0.5)
     assert warm_turns >= 20, f"{warm_turns} of 24"
     routed_line.settle(6)
@@ -138,7 +142,7 @@ def test_what_is_warm_for_one_tenant_is_cold_for_another(
 
 
 def test_a_killed_verifier_is_forgotten(routed_line: Line, alpha: str) -> None:
-    """Its conversations go on elsewhere, and get warm there."""
+    """Its conversations go on elsewhere, and get warm there, though a turn may be sent on once."""
     warm_up(routed_line, alpha)
     talks = [Conversation(routed_line, alpha, f"mortal {number}") for number in range(4)]
     for talk in talks:
@@ -159,5 +163,4 @@ def test_a_killed_verifier_is_forgotten(routed_line: Line, alpha: str) -> None:
         talk.ask("Still there?")
     time.sleep(1)
     for talk in talks:
-        before = talk.prompt_tokens
-        assert talk.ask("And now?") >= before // BLOCK * BLOCK - BLOCK
+        assert any(talk.ask_and_find_warm(f"And now, {number}?") for number in range(3))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -119,6 +120,13 @@ class Line:
     def settle(self, more_s: float = 0.0) -> None:
         """Waits until a heartbeat has told of everything that has ended."""
         time.sleep(HEARTBEAT_S + 0.5 + more_s)
+
+    def counters_until(self, true: Callable[[dict[str, float]], bool], within_s: float) -> None:
+        """Waits until the heartbeats tell of gauges of which this is true, or fails."""
+        deadline_s = time.monotonic() + within_s
+        while not true(counters := self.counters()):
+            assert time.monotonic() < deadline_s, f"after {within_s} s still {counters}"
+            time.sleep(0.1)
 
     def _summed(self, *keys: str) -> dict[str, float]:
         reports = self.reports()
