@@ -67,6 +67,7 @@ class ModelFacts:
     fp8_weights: bool = False
     weight_bytes: int | None = None  # on disk
     dtype_bytes: int | None = None  # of one unquantized weight on disk
+    default_min_p: float = 0.0  # what its generation_config.json gives every request
 
 
 def locate(source: str, models: Path) -> Path | None:
@@ -116,7 +117,16 @@ def _facts(folder: Path, config: dict[str, Any], text: dict[str, Any]) -> ModelF
         fp8_weights=name == "fp8" or method.get("format") == "float-quantized",
         weight_bytes=sum(path.stat().st_size for path in _weight_files(folder)) or None,
         dtype_bytes=BYTES_OF_DTYPE.get(dtype),
+        default_min_p=_default_min_p(folder),
     )
+
+
+def _default_min_p(folder: Path) -> float:
+    try:
+        defaults = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        return float(defaults.get("min_p") or 0.0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0.0  # none, or not what vLLM would read: it tells when it starts
 
 
 def _architecture(text: dict[str, Any]) -> Architecture | None:

@@ -5,7 +5,7 @@ StoreError
 ├── InvalidReport        a worker says of itself what others would leave out
 ├── KeysFileError        a keys file cannot be used; names its line, never a key
 ├── NoClusterToken       the secret by which the cluster's parts know each other
-├── MalformedKvMessage   a message about KV blocks that cannot be read, or must not be believed
+├── MalformedMessage     what a part of the cluster says cannot be read, or must not be believed
 ├── InvalidRecord        an entry of the n-gram exchange, or a corpus, is not what it should be
 └── CorpusRefused        a corpus has no room, no name or no text
 """
@@ -86,11 +86,13 @@ class NoClusterToken(StoreError):
         return f"no cluster token: {self.reason}; {self.remedy}"
 
 
-class MalformedKvMessage(StoreError):
-    """A message about KV blocks that cannot be read or believed.
+class MalformedMessage(StoreError):
+    """A message between parts of the cluster that cannot be read or believed.
 
     Args:
-        what: Which check failed, a word: `frames`, `size`, `version`, `token` or `shape`.
+        what: Which check failed, a word: `frames`, `size`, `version`, `token` or `shape`; for
+            drafts also `tokens`, `length` or `vocabulary`, and for answers `step`, `session` or
+            `base`.
         reason: What is wrong.
     """
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import zmq
 import zmq.asyncio
 
-from kvstore.errors import MalformedKvMessage
+from kvstore.errors import MalformedMessage
 from kvstore.hashing import SCHEME
 from kvstore.held_blocks import Naming
 from kvstore.kv_feed import KvFeed
-from kvstore.kv_messages import MAX_MESSAGE_BYTES, Follow, KvCodec, Refusal
+from kvstore.kv_messages import Follow, KvCodec, Refusal
 from kvstore.prefix_index import PrefixIndex
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class KvFollower:
                 return
             try:
                 message = self._codec.unpack_telling(frames)
-            except MalformedKvMessage as error:
+            except MalformedMessage as error:
                 counts = self._past.malformed
                 counts[error.what] = counts.get(error.what, 0) + 1
                 feed.doubt()

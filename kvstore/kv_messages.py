@@ -10,38 +10,27 @@ A router asks to be told, again and again while it wants to be; the verifier's r
 `epoch` changes whenever the verifier starts its account anew, `sequence` counts deltas within
 an epoch. A router that sees neither the next sequence nor a whole snapshot asks again.
 
-On the wire a message is two ZeroMQ frames, a header of 20 bytes and a payload:
-
-    "PKV" | version, 1 byte | BLAKE2b-128 of the payload, keyed with the cluster token
-    msgpack of the struct, as an array
-
-The key is personalised by direction and version. Hashes travel as little-endian uint64.
-Nothing is unpickled, sizes and ranges are checked, and what does not pass is a
-`MalformedKvMessage` that says why.
+On the wire a message is msgpack of the struct, as an array, in `signed_frames.py`'s envelope.
+Hashes travel as little-endian uint64; sizes and ranges are checked.
 """
 
-import hashlib
-import hmac
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from kvstore.cluster_token import MIN_TOKEN_BYTES
-from kvstore.errors import MalformedKvMessage
 from kvstore.hashing import HASH_BYTES
+from kvstore.signed_frames import SignedFrames, decoded
 
 PROTOCOL: Final = 1
 """One more whenever an older peer would misunderstand a message."""
-MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_HASHES: Final = 1 << 18
 """In one message."""
 PART_HASHES: Final = 1 << 13
 """In one part of a snapshot: taking it in stops a router for less than a millisecond."""
 
-_MAGIC: Final = b"PKV"
-_MAC_BYTES: Final = 16
-_HEADER_BYTES: Final = len(_MAGIC) + 1 + _MAC_BYTES
+_FOLLOW: Final = b"pcl-kv-follow"
+_TELL: Final = b"pcl-kv-tell"
 
 DEVICE: Final = "device"
 HOST: Final = "host"
@@ -152,62 +141,30 @@ class KvCodec:
         token: The cluster token, the same on every verifier and router.
 
     Raises:
-        ValueError: The token is shorter than `MIN_TOKEN_BYTES`.
+        ValueError: The token is too short.
     """
 
     def __init__(self, token: bytes) -> None:
-        if len(token) < MIN_TOKEN_BYTES:
-            raise ValueError(f"the cluster token needs at least {MIN_TOKEN_BYTES} bytes")
-        # BLAKE2b takes keys up to 64 bytes; a longer secret counts whole this way.
-        self._key = hashlib.blake2b(token, digest_size=32).digest()
+        self._frames = SignedFrames(token, b"PKV", (PROTOCOL,))
 
     def pack(self, message: Follow | Telling) -> list[bytes]:
         """The two frames of a message."""
-        payload = _encoder.encode(message)
-        header = _MAGIC + bytes([PROTOCOL])
-        return [header + self._mac(payload, isinstance(message, Follow)), payload]
+        direction = _FOLLOW if isinstance(message, Follow) else _TELL
+        return self._frames.sign(_encoder.encode(message), direction)
 
     def unpack_follow(self, frames: list[bytes]) -> Follow:
         """What a router says.
 
         Raises:
-            MalformedKvMessage: The frames hold nothing that this cluster's token signed, or
+            MalformedMessage: The frames hold nothing that this cluster's token signed, or
                 something of another version, direction or shape.
         """
-        payload = self._checked(frames, from_router=True)
-        try:
-            return _follow_decoder.decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise MalformedKvMessage("shape", str(error)) from None
+        return decoded(_follow_decoder, self._frames.checked(frames, _FOLLOW))
 
     def unpack_telling(self, frames: list[bytes]) -> Telling:
         """What a verifier says.
 
         Raises:
-            MalformedKvMessage: As `unpack_follow`.
+            MalformedMessage: As `unpack_follow`.
         """
-        payload = self._checked(frames, from_router=False)
-        try:
-            return _telling_decoder.decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise MalformedKvMessage("shape", str(error)) from None
-
-    def _checked(self, frames: list[bytes], from_router: bool) -> bytes:
-        if len(frames) != 2 or len(frames[0]) != _HEADER_BYTES:
-            raise MalformedKvMessage("frames", "it is not a header and a payload")
-        header, payload = frames
-        if not header.startswith(_MAGIC):
-            raise MalformedKvMessage("frames", "its header is not ours")
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise MalformedKvMessage("size", f"it has more than {MAX_MESSAGE_BYTES} bytes")
-        if (version := header[len(_MAGIC)]) != PROTOCOL:
-            raise MalformedKvMessage("version", f"it speaks {version}, this side {PROTOCOL}")
-        if not hmac.compare_digest(header[-_MAC_BYTES:], self._mac(payload, from_router)):
-            raise MalformedKvMessage("token", "it is not signed with this cluster's token")
-        return payload
-
-    def _mac(self, payload: bytes, from_router: bool) -> bytes:
-        person = (b"pcl-kv-follow" if from_router else b"pcl-kv-tell") + bytes([PROTOCOL])
-        return hashlib.blake2b(
-            payload, key=self._key, digest_size=_MAC_BYTES, person=person
-        ).digest()
+        return decoded(_telling_decoder, self._frames.checked(frames, _TELL))

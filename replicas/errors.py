@@ -2,7 +2,6 @@
 
 ReplicaError
 ├── NotInThisRelease     a config asks for a part that is not built yet
-├── MalformedMessage     a draft message that cannot be read, or must not be believed
 ├── NoDraftPort          a draft worker finds no port to listen on
 ├── UnknownVocabulary    nothing says how many tokens the model has
 ├── ClientLeft           the client hung up before its request was whole
@@ -38,24 +37,6 @@ class NotInThisRelease(ReplicaError):
 
     def __str__(self) -> str:
         return f"{self.key}: not in this release; {self.remedy}"
-
-
-class MalformedMessage(ReplicaError):
-    """A message between verifier and draft worker that cannot be read or believed.
-
-    Args:
-        what: Which check failed, a word: `frames`, `size`, `version`, `token`, `shape`,
-            `tokens`, `length` or `vocabulary`; for answers also `step`, `session` or `base`.
-        reason: What is wrong.
-    """
-
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(what, reason)
-        self.what = what
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class NoDraftPort(ReplicaError):

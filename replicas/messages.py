@@ -5,20 +5,11 @@ A verifier asks once an engine step, a worker answers with what may come next:
     AskBatch    for each session: tokens appended since the last ask, and how many are wanted
     DraftBatch  for each session: tokens that may follow its first `base` tokens
 
-On the wire a message is two ZeroMQ frames, a header of 20 bytes and a payload:
-
-    "PCL" | version, 1 byte | BLAKE2b-128 of the payload, keyed with the cluster token
-    msgpack of the struct, as an array
-
-The key is personalised by direction and version, so that no message can be sent back as an
-answer, or be taken for one of another version.
-Token ids travel as little-endian int32: msgpack integers take ten times as long to read.
-Nothing is unpickled, sizes and ranges are checked, and what does not pass is a
-`MalformedMessage` that says why.
+On the wire a message is msgpack of the struct, as an array, in `kvstore/signed_frames.py`'s
+envelope. Token ids travel as little-endian int32: msgpack integers take ten times as long to read.
+Sizes and ranges are checked, and what does not pass is a `MalformedMessage` that says why.
 """
 
-import hashlib
-import hmac
 from typing import Annotated, Final
 
 import msgspec
@@ -26,24 +17,22 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from kvstore.cluster_token import MIN_TOKEN_BYTES
-from replicas.errors import MalformedMessage
+from kvstore.errors import MalformedMessage
+from kvstore.signed_frames import SignedFrames, decoded
 
 PROTOCOL: Final = 1
 """One more whenever an older peer would misunderstand a message."""
 SPOKEN: Final = (1,)
 """Versions this code can read and write, oldest first."""
 
-MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_SESSIONS: Final = 4096
 """In one message."""
 MAX_CONTEXT_TOKENS: Final = 1 << 20
 MAX_DRAFT_TOKENS: Final = 256
 MAX_DOMAIN_BYTES: Final = 32
 
-_MAGIC: Final = b"PCL"
-_MAC_BYTES: Final = 16
-_HEADER_BYTES: Final = len(_MAGIC) + 1 + _MAC_BYTES
+_ASK: Final = b"pcl-ask"
+_DRAFT: Final = b"pcl-draft"
 
 Tokens = NDArray[np.int32]
 
@@ -124,20 +113,16 @@ class Codec:
         token: The cluster token, the same on every verifier and draft worker.
 
     Raises:
-        ValueError: The token is shorter than `MIN_TOKEN_BYTES`.
+        ValueError: The token is too short.
     """
 
     def __init__(self, token: bytes) -> None:
-        if len(token) < MIN_TOKEN_BYTES:
-            raise ValueError(f"the cluster token needs at least {MIN_TOKEN_BYTES} bytes")
-        # BLAKE2b takes keys up to 64 bytes; a longer secret counts whole this way.
-        self._key = hashlib.blake2b(token, digest_size=32).digest()
+        self._frames = SignedFrames(token, b"PCL", SPOKEN)
 
     def pack(self, message: AskBatch | DraftBatch, version: int = PROTOCOL) -> list[bytes]:
         """The two frames of a message."""
-        payload = _encoder.encode(message)
-        mac = self._mac(payload, type(message), version)
-        return [_MAGIC + bytes([version]) + mac, payload]
+        direction = _ASK if isinstance(message, AskBatch) else _DRAFT
+        return self._frames.sign(_encoder.encode(message), direction, version)
 
     def unpack_ask(self, frames: list[bytes]) -> AskBatch:
         """The ask in two frames.
@@ -146,11 +131,7 @@ class Codec:
             MalformedMessage: They hold none that this cluster's token signed, or one of a
                 version that is not spoken here.
         """
-        payload = self._checked(frames, AskBatch)
-        try:
-            return _ask_decoder.decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise MalformedMessage("shape", str(error)) from None
+        return decoded(_ask_decoder, self._frames.checked(frames, _ASK))
 
     def unpack_drafts(self, frames: list[bytes]) -> DraftBatch:
         """The answer in two frames.
@@ -158,32 +139,7 @@ class Codec:
         Raises:
             MalformedMessage: As `unpack_ask`.
         """
-        payload = self._checked(frames, DraftBatch)
-        try:
-            return _draft_decoder.decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise MalformedMessage("shape", str(error)) from None
-
-    def _checked(self, frames: list[bytes], kind: type) -> bytes:
-        if len(frames) != 2 or len(frames[0]) != _HEADER_BYTES:
-            raise MalformedMessage("frames", "it is not a header and a payload")
-        header, payload = frames
-        if not header.startswith(_MAGIC):
-            raise MalformedMessage("frames", "its header is not ours")
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise MalformedMessage("size", f"it has more than {MAX_MESSAGE_BYTES} bytes")
-        version = header[len(_MAGIC)]
-        if version not in SPOKEN:
-            raise MalformedMessage("version", f"it speaks version {version}, this side {SPOKEN}")
-        if not hmac.compare_digest(header[-_MAC_BYTES:], self._mac(payload, kind, version)):
-            raise MalformedMessage("token", "it is not signed with this cluster's token")
-        return payload
-
-    def _mac(self, payload: bytes, kind: type, version: int) -> bytes:
-        person = (b"pcl-ask" if kind is AskBatch else b"pcl-draft") + bytes([version])
-        return hashlib.blake2b(
-            payload, key=self._key, digest_size=_MAC_BYTES, person=person
-        ).digest()
+        return decoded(_draft_decoder, self._frames.checked(frames, _DRAFT))
 
 
 def pack_tokens(tokens: Tokens) -> bytes:

@@ -56,8 +56,11 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
 
 @pytest.fixture
 def drafting_line(lines: Lines, tiny_adapter: Path) -> Line:
-    """One float32 verifier with a draft worker and a LoRA adapter, no keys; it always drafts."""
-    drafting = SPLIT | {"governor": {"mode": "fixed"}}
+    """One float32 verifier with a draft worker and a LoRA adapter, no keys; it always drafts,
+    from what stood in a request before and in finished ones.
+    """
+    workers = {"replicas": 1, "cpus": 0, "kinds": ["prompt_lookup", "ngram_index"]}
+    drafting = {"max_length": 4, "governor": {"mode": "fixed"}, "split": {"workers": workers}}
     return lines.get("drafting", _with_adapter(base_config(drafting=drafting), tiny_adapter))
 
 

@@ -183,6 +183,22 @@ def worker_has_what_it_needs(config: ClusterConfig, _facts: Facts) -> Iterator[F
         )
 
 
+def defaults_can_be_verified(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
+    """No sampling default of the weights is one that vLLM refuses beside drafts.
+
+    vllm/config/model.py `get_diff_sampling_param`, vllm/sampling_params.py.
+    """
+    drafts = config.drafting.colocated or config.drafting.split
+    overridden = "generation_config" in config.verifiers.engine_args
+    if drafts and facts.target.default_min_p and not overridden:
+        yield Finding(
+            "model.source",
+            f"its generation_config.json sets min_p to {facts.target.default_min_p:g} for every "
+            "request, which vLLM refuses beside drafts; set verifiers.engine_args."
+            "generation_config to vllm, or remove drafting",
+        )
+
+
 def ngrams_fit_into_redis(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
     """The stream of the fleet's n-grams and full corpora take at most half of a private Redis."""
     split = config.drafting.split
@@ -213,5 +229,6 @@ RULES = (
     draft_computes_like_the_target,
     draft_length_fits,
     worker_has_what_it_needs,
+    defaults_can_be_verified,
     ngrams_fit_into_redis,
 )

@@ -6,8 +6,8 @@ from typing import Final
 
 import zmq
 
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.errors import NoDraftPort
-from replicas.messages import MAX_MESSAGE_BYTES
 
 QUEUED_MESSAGES: Final = 64
 """In each direction, for each verifier."""

@@ -19,16 +19,17 @@ from typing import Final, Self
 
 import zmq
 
+from kvstore.errors import MalformedMessage
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.draft.drafters import NO_GUESS, SURE, Drafter, Guess, Question
 from replicas.draft.gate import outcome_of
 from replicas.draft.listening import listen, tcp_endpoint
 from replicas.draft.sessions import Note, SessionKey, Sessions
 from replicas.draft.tally import Busy, Malformed, ServiceStats
-from replicas.errors import MalformedMessage, NoDraftPort
+from replicas.errors import NoDraftPort
 from replicas.messages import (
     MAX_CONTEXT_TOKENS,
     MAX_DRAFT_TOKENS,
-    MAX_MESSAGE_BYTES,
     MAX_SESSIONS,
     Ask,
     AskBatch,

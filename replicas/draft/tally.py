@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from replicas.errors import MalformedMessage
+from kvstore.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replicas.errors import MalformedMessage
+from kvstore.errors import MalformedMessage
 from replicas.messages import (
     MAX_SESSIONS,
     Ask,

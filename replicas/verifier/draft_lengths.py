@@ -1,17 +1,18 @@
 """Asks the governor for each step's draft lengths, and learns from what became of them.
 
 The state around the pure decision (`governor.py`): acceptance (`acceptance.py`), step
-times (`step_model.py`), waits for drafts, probes (`probing.py`) and what each request wishes
-(`request_speculation.py`).
+times (`step_model.py`), waits for drafts, probes (`probing.py`), what a source's confidence is
+worth (`confidence.py`) and what each request wishes (`request_speculation.py`).
 
     choose      lengths for the sequences of the next step
+    worth       how much of a draft that is there to verify, by how sure its source is
     drafted     what was found for one of them
     settled     what the target made of it
     stepped     how long a step took
     waited      how long drafting took in it
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from kvstore.registry import GovernorReport, StepCostReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
+from replicas.verifier.confidence import Confidences
 from replicas.verifier.draft_books import LengthBooks, WaitMean
 from replicas.verifier.governor import AUTO, STOP_ALL, STOP_LOW, Batch, Decision, Reason, decide
 from replicas.verifier.probing import Probes, Turn
@@ -49,13 +51,16 @@ class GovernorSettings:
 class _Request:
     """One request that is drafted for."""
 
-    __slots__ = ("expected", "is_low", "length", "record", "source", "turn")
+    __slots__ = (
+        *("confidence", "expected", "is_low", "length", "rates", "record", "source", "turn"),
+    )
 
     def __init__(self, record: RequestRecord, length: int, is_low: bool, step: int) -> None:
         self.record, self.length, self.is_low = record, length, is_low
         self.turn = Turn(step)
         self.source = ""
-        self.expected = 0.0
+        self.confidence = self.expected = 0.0
+        self.rates: Sequence[float] = ()
 
 
 class DraftLengths:
@@ -76,6 +81,9 @@ class DraftLengths:
         self._settings = settings
         self._of_class = dict(settings.of_class)
         self._acceptance = Acceptance(settings.max_length)
+        self._confidences = Confidences()
+        self._price = 0.0
+        """Tokens that a draft token of this step must bring to be worth its time."""
         self._probes = Probes(settings.probe_share)
         self._requests: dict[str, _Request] = {}
         self._step = 0
@@ -120,16 +128,37 @@ class DraftLengths:
         self._probes.earn(decision.seconds)
         self._probe(requests, batch, decision, lengths, cost, wait_s)
         expected = cast(list[float], decision.tokens_by_row.tolist())
-        for request, tokens in zip(requests, expected, strict=True):
-            request.expected, request.source = tokens, ""
+        rates = cast(list[list[float]], batch.acceptance.tolist())
+        for request, tokens, its_rates in zip(requests, expected, rates, strict=True):
+            request.expected, request.source, request.rates = tokens, "", its_rates
+        self._price = decision.price
         self._books.chosen(batch, decision, lengths)
         return lengths
 
-    def drafted(self, request_id: str, source: str, tokens: int) -> None:
-        """So many tokens were found for a request that was asked for; the next step verifies."""
+    def worth(self, request_id: str, source: str, confidence: float, tokens: int) -> int:
+        """How many tokens of a draft to verify. All, where the length is not ours to decide.
+
+        Args:
+            request_id: Of whom it is.
+            source: Who drafted.
+            confidence: Of the source, 0-1; 0: it said nothing.
+            tokens: There are.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.length != AUTO or request.turn.is_out:
+            return tokens
+        kept = self._confidences.worth(
+            request.rates[:tokens], self._price, source, confidence, self._step
+        )
+        request.expected = 1.0 + sum(kept)
+        return len(kept)
+
+    def drafted(self, request_id: str, source: str, confidence: float, tokens: int) -> None:
+        """So many tokens will be verified of the draft of a request that was asked for."""
         request = self._requests.get(request_id)
         if request is None:
             return
+        request.confidence = confidence
         self._acceptance.asked(request.record, tokens > 0, self._step)
         request.source = source if tokens else ""
         if not tokens and request.turn.is_out:
@@ -147,6 +176,9 @@ class DraftLengths:
             return
         accepted = min(drafted, new_tokens - 1)
         self._acceptance.verified(request.record, request.source, drafted, accepted, self._step)
+        self._confidences.verified(
+            request.source, request.confidence, drafted, accepted, self._step
+        )
         if request.turn.is_out:
             request.turn.came_back(accepted > 0, self._step)
 
@@ -252,11 +284,3 @@ class DraftLengths:
         if row is not None:
             lengths[row] = 1
             decision.reasons[row] = Reason.PROBE
-
-
-def class_lengths(of_class: Mapping[str, str | int]) -> tuple[tuple[str, int], ...]:
-    """Draft tokens by class, from the words of the config."""
-    words = {"auto": AUTO, "off": 0}
-    return tuple(
-        (name, words[wish] if isinstance(wish, str) else wish) for name, wish in of_class.items()
-    )

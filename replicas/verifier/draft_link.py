@@ -12,8 +12,9 @@ from typing import Final
 
 import zmq
 
-from replicas.errors import MalformedMessage
-from replicas.messages import MAX_MESSAGE_BYTES, PROTOCOL, SPOKEN, Codec
+from kvstore.errors import MalformedMessage
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
+from replicas.messages import PROTOCOL, SPOKEN, Codec
 from replicas.verifier.breaker import Breaker
 from replicas.verifier.continuations import Continuation
 from replicas.verifier.draft_ledger import DraftLedger, Row

@@ -9,10 +9,11 @@ from configs.schema import ClusterConfig
 from kvstore.cluster_token import cluster_token
 from kvstore.registry import SourceCounts
 from replicas.messages import Codec
-from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings, class_lengths
+from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
 from replicas.verifier.draft_pool import DraftPool, WorkerAddress
 from replicas.verifier.drafting_state import DraftingState
 from replicas.verifier.proposer import Proposer, ProposerSettings
+from replicas.verifier.request_speculation import class_lengths
 from replicas.verifier.step_watch import StepWatch
 
 

@@ -90,6 +90,7 @@ class Decision:
         best_gain: Tokens that the best draft token would bring. 0 where none is possible.
         best_gain_needed: Tokens that it would have to bring: dT / (T/N) of that token alone,
             without waiting.
+        price: Tokens that each of its draft tokens costs on average: dT / (T/N), without waiting.
     """
 
     lengths: Ints
@@ -101,6 +102,7 @@ class Decision:
     tokens_by_row: Floats
     best_gain: float
     best_gain_needed: float
+    price: float
 
     @property
     def drafts(self) -> bool:
@@ -162,6 +164,7 @@ def decide(
         tokens_by_row=tokens_by_row,
         best_gain=best_gain,
         best_gain_needed=needed,
+        price=_mean_price(batch, cost, result) / (seconds / tokens),
     )
 
 
@@ -251,6 +254,15 @@ def _most_that_pays(
     needed = price_s / certain / (seconds / tokens)
     chosen = np.bincount(owner[:best], minlength=len(rooms))
     return chosen, float(more_tokens[0]) / certain, needed
+
+
+def _mean_price(batch: Batch, cost: StepCost, lengths: Ints) -> float:
+    """Seconds that a draft token of these lengths takes, on average. 0 where there is none."""
+    verified = lengths * batch.found
+    if not (drafted := float(verified.sum())):
+        return 0.0
+    row_s = _mean_row_s(cost, len(lengths), drafted)
+    return row_s + cost.draft_kv_s * float((verified * batch.context).sum()) / drafted
 
 
 def _mean_row_s(cost: StepCost, rows: float, more: float) -> float:

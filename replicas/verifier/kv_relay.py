@@ -21,7 +21,7 @@ from typing import Final, Self
 
 import zmq
 
-from kvstore.errors import MalformedKvMessage
+from kvstore.errors import MalformedMessage
 from kvstore.hashing import SCHEME
 from kvstore.held_blocks import Naming
 from kvstore.kv_account import KvAccount
@@ -209,7 +209,7 @@ class KvRelay:
                 return
             try:
                 follow = self._codec.unpack_follow(frames)
-            except MalformedKvMessage as error:
+            except MalformedMessage as error:
                 counts = self.stats.malformed
                 counts[error.what] = counts.get(error.what, 0) + 1
                 continue

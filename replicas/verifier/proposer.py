@@ -7,7 +7,8 @@ sequence that got tokens:
     govern     how many tokens are worth drafting for each sequence, often none
     exchange   tell the draft workers what was appended, take what they have answered, and
                wait for what is missing, at most a part of the measured step time
-    draft      a worker's continuation, or else prompt lookup here, or nothing
+    draft      a worker's continuation, or else prompt lookup here, or nothing; of one whose
+               source is not sure only as much as pays
     trim       vLLM checks nothing: too long a draft or a token outside the vocabulary would
                end the engine
 
@@ -26,6 +27,7 @@ import numpy as np
 
 from replicas.messages import Tokens
 from replicas.prompt_lookup import prompt_lookup
+from replicas.verifier.continuations import SourcedDraft
 from replicas.verifier.draft_accounts import DraftAccounts
 from replicas.verifier.draft_lengths import DraftLengths
 from replicas.verifier.draft_pool import DraftPool, Row
@@ -195,10 +197,13 @@ class Proposer:
                 asking.append((i, request_id, session, row))
         self._exchange(runner, pool, rows, self._longest_wait_s() if asking else 0.0)
         for i, request_id, session, row in asking:
-            found, source = self._draft(pool, session, row)
-            drafts[i] = self._checked(found, row.wanted)
+            draft = self._draft(pool, session, row)
+            checked = self._checked(draft.tokens, row.wanted)
+            source, confidence = draft.source, draft.confidence
+            worth = self._lengths.worth(request_id, source, confidence, len(checked))
+            drafts[i] = checked[:worth]
             self.accounts.proposed(request_id, source)
-            self._lengths.drafted(request_id, source, len(drafts[i]))
+            self._lengths.drafted(request_id, source, confidence, worth)
         return drafts
 
     def _wanted(self, runner: Sequences, request_ids: list[str], context: list[int]) -> list[int]:
@@ -213,13 +218,14 @@ class Proposer:
         ]
         return self._lengths.choose(request_ids, params, context, room)
 
-    def _draft(self, pool: DraftPool, session: int, row: Row) -> tuple[Tokens, str]:
+    def _draft(self, pool: DraftPool, session: int, row: Row) -> SourcedDraft:
         draft = pool.draft(session, row.context, row.wanted)
         if draft is not None and len(draft.tokens):
-            return draft.tokens, draft.source
+            return draft
         if not self._settings.local_lookup:
-            return row.context[:0], ""
-        return prompt_lookup(row.context, row.wanted, self._settings.shortest_match), LOCAL
+            return SourcedDraft(row.context[:0], "")
+        found = prompt_lookup(row.context, row.wanted, self._settings.shortest_match)
+        return SourcedDraft(found, LOCAL)
 
     def _checked(self, tokens: Tokens, wanted: int) -> list[int]:
         """As a list, without the first token that is in no vocabulary and all behind it."""

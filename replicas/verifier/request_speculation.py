@@ -59,3 +59,11 @@ def wish_of(params: Any, of_class: Mapping[str, int], longest: int) -> Wish:
     if length is None or length == AUTO:
         length = min(of_class.get(request_class, AUTO), longest)
     return Wish(request_class, length)
+
+
+def class_lengths(of_class: Mapping[str, str | int]) -> tuple[tuple[str, int], ...]:
+    """Draft tokens by class, from the words of the config."""
+    words = {"auto": AUTO, "off": 0}
+    return tuple(
+        (name, words[wish] if isinstance(wish, str) else wish) for name, wish in of_class.items()
+    )

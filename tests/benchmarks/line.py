@@ -49,12 +49,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
     parser.add_argument("--repetitions", type=int, help="default 5, quick 1")
+    parser.add_argument("--concurrency", type=int, help="only this one, of 1, 4, 8 and 16")
     parser.add_argument("--rank-in-process", action="store_true", help="as vLLM runs a CPU rank")
     args = parser.parse_args()
     config = bench_config(rank_in_engine=not args.rank_in_process)
     no_drafts = config.drafting.model_copy(update={"colocated": None})
     plain = config.model_copy(update={"drafting": no_drafts})
     concurrencies = [1, 8] if args.quick else [1, 4, 8, 16]
+    if args.concurrency:
+        concurrencies = [args.concurrency]
     requests_each = 1 if args.quick else 2
     cells = {f"concurrency {n}": n for n in concurrencies}
     cluster = LocalCluster(config, __file__)

@@ -5,6 +5,7 @@ import pytest
 from configs.checks import drafting
 from configs.checks.drafting import (
     classes_wish_what_there_is,
+    defaults_can_be_verified,
     draft_computes_like_the_target,
     draft_length_fits,
     draft_ranks_fit,
@@ -17,6 +18,7 @@ from configs.checks.drafting import (
     vocabularies_are_one,
     worker_has_what_it_needs,
 )
+from configs.model_folder import ModelFacts
 
 LLAMA = {
     "attention_heads": 32,
@@ -110,6 +112,14 @@ CASES = [
         "5 is more than drafting.max_length, 4",
         {"drafting.split": {}, "drafting.classes.batch": 4, "drafting.classes.interactive": "off"},
         {},
+    ),
+    (
+        defaults_can_be_verified,
+        {**NGRAM},
+        "model.source",
+        "sets min_p to 0.05",
+        {**NGRAM, "verifiers.engine_args": {"generation_config": "vllm"}},
+        {"target": ModelFacts(default_min_p=0.05)},
     ),
     (
         ngrams_fit_into_redis,

@@ -57,6 +57,16 @@ def test_sizes_that_are_not_given_follow_from_others(weights, changes, field, va
     assert getattr(weights(**changes).architecture, field) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "min_p"), [('{"min_p": 0.05}', 0.05), ("{}", 0.0), ("[]", 0.0), ("{", 0.0)]
+)
+def test_sampling_defaults_come_from_generation_config(weights, tmp_path, text, min_p) -> None:
+    """What is not there, or is not JSON, sets nothing."""
+    assert weights().default_min_p == 0.0
+    (tmp_path / "generation_config.json").write_text(text)
+    assert weights().default_min_p == min_p
+
+
 def test_a_model_with_more_than_text_has_its_sizes_one_level_down(weights, tmp_path) -> None:
     """`text_config` is the language model."""
     (tmp_path / "config.json").write_text(json.dumps({"text_config": CONFIG}))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.errors import MalformedMessage
+from kvstore.errors import MalformedMessage
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.messages import (
     MAX_CONTEXT_TOKENS,
     MAX_DRAFT_TOKENS,
-    MAX_MESSAGE_BYTES,
     MAX_SESSIONS,
     Ask,
     AskBatch,
@@ -54,9 +54,7 @@ draft_batches = st.builds(
 
 def signed(payload: bytes) -> list[bytes]:
     """The frames of a payload that one who has the token made by hand."""
-    frames = CODEC.pack(ASK)
-    header = frames[0][:4] + CODEC._mac(payload, AskBatch, frames[0][3])
-    return [header, payload]
+    return CODEC._frames.sign(payload, b"pcl-ask")
 
 
 @given(ask_batches)

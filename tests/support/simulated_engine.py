@@ -15,6 +15,7 @@ from replicas.verifier.draft_lengths import DraftLengths
 from replicas.verifier.step_cost import StepCost, StepLoad
 
 PROMPT_TOKENS = 200
+SURE, UNSURE = 0.9, 0.3
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Traffic:
         context: KV tokens at the beginning.
         source: Who drafts.
         params: Of the i-th request, vLLM's sampling parameters.
+        unsure: Acceptance of half of the drafts, of which their source says that it is not sure.
+            None: it says nothing of any.
     """
 
     acceptance: Callable[[int], float]
@@ -36,6 +39,7 @@ class Traffic:
     context: int = PROMPT_TOKENS
     source: str = "worker:prompt_lookup"
     params: Callable[[int], Any] = lambda _: None
+    unsure: float | None = None
 
 
 @dataclass
@@ -44,6 +48,7 @@ class _Row:
     context: int
     left: int
     draft: int = 0
+    rate: float = 0.0
 
 
 @dataclass
@@ -113,9 +118,8 @@ class SimulatedEngine:
             measured_s *= 10
         self.lengths.stepped(load, measured_s)
         for row in self._rows:
-            rate = traffic.acceptance(row.number)
             accepted = 0
-            while accepted < row.draft and self._random.random() < rate:
+            while accepted < row.draft and self._random.random() < row.rate:
                 accepted += 1
             self.lengths.settled(str(row.number), accepted + 1, row.draft)
             self.drafted += row.draft
@@ -134,8 +138,15 @@ class SimulatedEngine:
         )
         for row, its_wanted in zip(self._rows, wanted, strict=True):
             row.draft = its_wanted if self._random.random() < traffic.found else 0
+            row.rate, confidence = traffic.acceptance(row.number), 0.0
+            if traffic.unsure is not None:
+                confidence = SURE
+                if self._random.random() < 0.5:
+                    row.rate, confidence = traffic.unsure, UNSURE
             if its_wanted:
-                self.lengths.drafted(str(row.number), traffic.source, row.draft)
+                name = str(row.number)
+                row.draft = self.lengths.worth(name, traffic.source, confidence, row.draft)
+                self.lengths.drafted(name, traffic.source, confidence, row.draft)
         return any(wanted)
 
     def _end(self, row: _Row) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.draft.drafters import Guess, PromptLookup, Question
 from replicas.draft.gate import Outcome
 from replicas.draft.listening import advertised_host
@@ -17,7 +18,6 @@ from replicas.draft.tally import MAX_WORDS
 from replicas.errors import NoDraftPort
 from replicas.messages import (
     MAX_DRAFT_TOKENS,
-    MAX_MESSAGE_BYTES,
     Ask,
     AskBatch,
     Codec,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.errors import MalformedMessage
+from kvstore.errors import MalformedMessage
 from replicas.messages import Draft, DraftBatch, Tokens, pack_tokens
 from replicas.verifier.continuations import Continuation, Known
 from replicas.verifier.draft_ledger import STEP_TOKENS, DraftLedger, Row

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from simulated_engine import SimulatedEngine, Traffic, params
 
-from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings, class_lengths
+from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
 from replicas.verifier.governor import AUTO
+from replicas.verifier.request_speculation import class_lengths
 from replicas.verifier.step_cost import StepCost, StepLoad
 
 K = 4
@@ -62,6 +63,29 @@ def test_half_right_and_half_wrong_drafts_beat_any_fixed_length() -> None:
         for length in range(K + 1)
     ]
     assert engine().run(1500, 8, HALF) >= 1.05 * max(fixed)
+
+
+@pytest.mark.parametrize("unsure", [0.0, 0.2])
+def test_a_source_that_says_of_which_drafts_it_is_not_sure_saves_their_time(unsure: float) -> None:
+    """Against the same drafts from one that says nothing, and which others are not cut for."""
+    told = Traffic(lambda _: 0.9, unsure=unsure)
+    untold = engine()
+    untold.lengths._confidences.verified = lambda *_: None  # type: ignore[method-assign]
+    one = engine()
+    one.run(500, 8, told)
+    untold.run(500, 8, told)
+    assert one.run(2000, 8, told) >= 1.05 * untold.run(2000, 8, told)
+
+
+def test_drafts_that_were_not_sure_and_become_right_are_verified_again() -> None:
+    """What was learned of them fades."""
+    wrong = Traffic(lambda _: 0.9, unsure=0.0)
+    one, fresh = engine(), engine()
+    one.run(1000, 4, wrong)
+    right = Traffic(lambda _: 0.9, unsure=0.9)
+    one.run(1500, 4, right)
+    fresh.run(300, 4, right)
+    assert one.run(500, 4, right) >= 0.97 * fresh.run(500, 4, right)
 
 
 def test_load_that_rises_and_falls_meets_no_cliff() -> None:
@@ -194,7 +218,7 @@ def test_requests_that_are_over_leave_nothing_behind() -> None:
     lengths = DraftLengths(GovernorSettings(K, "auto"))
     lengths.choose(["a"], [None], [100], [K])
     lengths.forget(["a", "b"])
-    lengths.drafted("a", "worker", 3)
+    lengths.drafted("a", "worker", 0.5, 3)
     lengths.settled("a", 2, 3)
     assert lengths._requests == {}
     assert lengths.choose([], [], [], []) == []

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scripted_worker import DRAFT_TOKENS, Script, ScriptedWorker
 
+from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.messages import (
     MAX_DRAFT_TOKENS,
-    MAX_MESSAGE_BYTES,
     Codec,
     Draft,
     DraftBatch,

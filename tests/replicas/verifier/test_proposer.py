@@ -24,6 +24,7 @@ from replicas.verifier.step_watch import StepWatch
 
 VOCABULARY, CONTEXT, LONGEST = 100, 64, 4
 WORKER = "worker:prompt_lookup"
+SURENESS = 0.5
 
 
 class Runner:
@@ -66,7 +67,9 @@ class Pool:
 
     def draft(self, session: int, context: Tokens, wanted: int) -> SourcedDraft | None:
         tokens = self.drafts.get(session)
-        return None if tokens is None else SourcedDraft(np.array(tokens, dtype=np.int32), WORKER)
+        if tokens is None:
+            return None
+        return SourcedDraft(np.array(tokens, dtype=np.int32), WORKER, SURENESS)
 
 
 class Engine:
@@ -304,14 +307,18 @@ class Lengths(DraftLengths):
     def __init__(self, chosen: list[int]) -> None:
         super().__init__(GovernorSettings(LONGEST))
         self.chosen = chosen
+        self.longest_worth = LONGEST
         self.told: list[tuple[Any, ...]] = []
 
     def choose(self, request_ids: Any, params: Any, context: Any, longest: Any) -> list[int]:
         self.told.append(("choose", list(request_ids), list(context), list(longest)))
         return self.chosen[: len(request_ids)]
 
-    def drafted(self, request_id: str, source: str, tokens: int) -> None:
-        self.told.append(("drafted", request_id, source, tokens))
+    def worth(self, request_id: str, source: str, confidence: float, tokens: int) -> int:
+        return min(tokens, self.longest_worth)
+
+    def drafted(self, request_id: str, source: str, confidence: float, tokens: int) -> None:
+        self.told.append(("drafted", request_id, source, confidence, tokens))
 
     def settled(self, request_id: str, new_tokens: int, drafted: int) -> None:
         self.told.append(("settled", request_id, new_tokens, drafted))
@@ -348,6 +355,16 @@ def test_workers_are_asked_for_what_is_worth_it(governed: tuple[Engine, Lengths]
     assert engine.pool.waits_s == [FIRST_WAIT_S, 0]
 
 
+def test_of_a_draft_as_much_is_verified_as_it_is_worth(governed: tuple[Engine, Lengths]) -> None:
+    """Which the governor is told in turn."""
+    engine, lengths = governed
+    lengths.chosen, lengths.longest_worth = [3], 1
+    engine.runner.add("a", [1, 2, 3])
+    engine.pool.drafts = {1: [11, 12, 13]}
+    assert engine.step({"a": [4]}) == {"a": [11]}
+    assert ("drafted", "a", WORKER, SURENESS, 1) in lengths.told
+
+
 def test_a_worker_that_is_asked_nothing_gets_news_now_and_then(
     governed: tuple[Engine, Lengths],
 ) -> None:
@@ -378,13 +395,13 @@ def test_the_governor_is_told_what_came_of_its_lengths(governed: tuple[Engine, L
         ("settled", "a", 1, 0),
         ("settled", "b", 1, 0),
         ("choose", ["a", "b"], [4, 4], [LONGEST, LONGEST]),
-        ("drafted", "b", WORKER, 2),
+        ("drafted", "b", WORKER, SURENESS, 2),
         ("waited", True),
         ("stepped", StepLoad(2, 8, 0), 0.5),
         ("settled", "a", 1, 0),
         ("settled", "b", 2, 2),
         ("choose", ["a", "b"], [5, 6], [LONGEST, LONGEST]),
-        ("drafted", "b", WORKER, 2),
+        ("drafted", "b", WORKER, SURENESS, 2),
         ("waited", True),
         ("settled", "a", 1, 0),
         ("choose", ["a"], [6], [LONGEST]),
