@@ -111,6 +111,7 @@ def greedy_answers(line: Line) -> tuple[Answers, Answers]:
     return whole, streamed
 
 
+@pytest.mark.timeout(1500)  # three lines, and 84 requests to each
 def test_no_way_of_drafting_changes_a_greedy_answer(
     drafting_line: Line, ngram_line: Callable[[], Line], keyless_line: Callable[[], Line]
 ) -> None:
