@@ -6,7 +6,7 @@ import socket
 import httpx
 import openai
 import pytest
-from lines import HEARTBEAT_S, MODEL, PORTS, Line
+from lines import MODEL, PORTS, Line
 
 pytestmark = pytest.mark.line
 
@@ -146,7 +146,7 @@ def test_the_openai_client_shows_the_message(drafting_line: Line) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_stops_the_work(drafting_line: Line, stream: bool) -> None:
-    """The engine drops the request within two seconds and every gauge goes back."""
+    """The engine drops the request long before its end and every gauge goes back."""
     drafting_line.settle()
     before = drafting_line.counters()
     assert before["requests_in_flight"] == 0
@@ -162,6 +162,6 @@ def test_a_client_that_leaves_stops_the_work(drafting_line: Line, stream: bool) 
         while stream and seen.count(b"data:") < 3:
             seen += connection.recv(4096)
         drafting_line.counters_until(lambda now: now["requests_running"] == 1, within_s=20)
-    left_s = 2 + HEARTBEAT_S + 1  # to notice, to tell, and for a heartbeat on a busy machine
-    drafting_line.counters_until(lambda now: now == before, within_s=left_s)
+    # Two seconds to notice and one to tell; a busy machine takes longer.
+    drafting_line.counters_until(lambda now: now == before, within_s=8)
     assert "outcome=aborted" in drafting_line.replica_logs()
