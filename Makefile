@@ -80,6 +80,14 @@ check: install ## lint, types, import order, and every example config
 test: install redis ## run all tests; TESTS="-m 'not line' tests/kvstore" picks some
 	@$(BIN)/python -m pytest $(TESTS)
 
+.PHONY: chart
+chart: install ## make the chart's schema and table of values anew, after a change of the config
+	@$(BIN)/python helm/describe.py
+
+.PHONY: chart-test
+chart-test: install redis ## the Helm chart's tests, with Helm 3 and 4; no cluster needed
+	@$(BIN)/python -m pytest -m "not line" tests/helm
+
 .PHONY: serve
 serve: install redis model ## from nothing to a first answer: environment, Redis, model, cluster
 	@$(BIN)/paceline up configs/local.yaml --ask
@@ -94,6 +102,11 @@ bench-%: install ## run tests/benchmarks/%.py; QUICK=1 for the short version
 # A file called router.py would hide the room of that name from itself.
 bench-router: install
 	@$(BIN)/python tests/benchmarks/routing.py $(if $(QUICK),--quick)
+
+# The trace is of the Azure public dataset (CC-BY 4.0), data/AzureLLMInferenceTrace_conv.csv.
+TRACE := build/traces/AzureLLMInferenceTrace_conv.csv
+bench-autoscale: install
+	@$(BIN)/python tests/benchmarks/autoscale.py $(TRACE) $(if $(QUICK),--quick)
 
 .PHONY: clean
 clean: ## remove .venv and all caches of this folder

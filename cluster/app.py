@@ -5,14 +5,17 @@
 
 from typing import Any
 
+import ray
 from ray import serve
 from ray.llm._internal.serve.core.ingress.builder import _build_direct_streaming_llm_deployment
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 from ray.serve.llm import LLMConfig
 
+from cluster.autoscaling import neutral
 from cluster.environment import require_fast_path
 from cluster.models import resolve_source
+from cluster.placement import STRATEGY, selector
 from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
 from configs.schema import DraftWorkerConfig
 from replicas.draft.worker import DraftWorker, draft_worker_environment
@@ -26,7 +29,7 @@ ROUTERS = {
 ROUTING_STATS_PERIOD_S = 2.0
 HEALTH_CHECK_PERIOD_S = 5.0
 ROUTER_MAX_ONGOING_REQUESTS = 1000
-DRAFT_WORKER_SHUTDOWN_S = 2.0
+DRAFT_WORKER_SHUTDOWN_S = 6.0
 # Each request has one line already, from the verifier, with what it cost.
 LOGGING = {"enable_access_log": False}
 
@@ -43,27 +46,30 @@ def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
     Raises:
         ConfigError: The config can't work; every problem is named.
         FastPathMissing: This process lacks the environment of the direct path.
-        NotInThisRelease: It asks for something that is not built yet.
     """
-    require_fast_path()
     if not isinstance(config, ClusterConfig):
         config = parse_config(config, source="args")
+    require_fast_path(config)
     if problems := check(config, gather_facts(config), "args", secrets=True):
         raise ConfigError(problems)
-    verifiers = _build_direct_streaming_llm_deployment(llm_config(config))
+    labels = selector(config.may_use_head, ray.nodes() if ray.is_initialized() else ())
+    verifiers = _build_direct_streaming_llm_deployment(llm_config(config, labels))
     split = config.drafting.split
-    if split is not None and split.workers.replicas:
-        verifiers = _with_draft_workers(verifiers, config, split.workers)
-    return _with_router(verifiers)
+    if split is not None and config.most_draft_workers:
+        verifiers = _with_draft_workers(verifiers, config, split.workers, labels)
+    return _with_router(verifiers, config.router.explain)
 
 
 def _with_draft_workers(
-    verifiers: Application, config: ClusterConfig, workers: DraftWorkerConfig
+    verifiers: Application,
+    config: ClusterConfig,
+    workers: DraftWorkerConfig,
+    labels: dict[str, str],
 ) -> Application:
     """Has Serve deploy draft workers with the verifiers, which find them by the registry."""
     drafters = serve.deployment(
         DraftWorker,
-        num_replicas=workers.replicas,
+        **_number(config, workers.replicas, config.most_draft_workers),
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=DRAFT_WORKER_SHUTDOWN_S,
         logging_config=LOGGING,
@@ -71,19 +77,22 @@ def _with_draft_workers(
             "num_cpus": workers.cpus,
             "num_gpus": workers.gpus,
             "resources": workers.resources,
+            **({"label_selector": labels} if labels else {}),
             "runtime_env": {"env_vars": draft_worker_environment(config)},
         },
     )
-    source = resolve_source(config.model.source, config.folders.models)
+    models = config.folders.models
+    source = resolve_source(config.model.source, models)
+    draft_source = resolve_source(workers.draft.source, models) if workers.draft else ""
     bound = verifiers._bound_deployment
     return bound.bind(
         *bound.init_args,
         **bound.init_kwargs,
-        draft_workers=drafters.bind(config.model_dump(mode="json"), source),
+        draft_workers=drafters.bind(config.model_dump(mode="json"), source, draft_source),
     )
 
 
-def _with_router(verifiers: Application) -> Application:
+def _with_router(verifiers: Application, explains: bool) -> Application:
     """Puts our router before the verifiers, as Ray Serve LLM puts its own."""
     router = serve.deployment(
         IngressRouter,
@@ -92,11 +101,16 @@ def _with_router(verifiers: Application) -> Application:
         # Runs beside every proxy, on nodes without any free core, too.
         ray_actor_options={"num_cpus": 0},
     )
-    return verifiers._with_ingress_request_router(router.bind(server=verifiers))
+    return verifiers._with_ingress_request_router(router.bind(server=verifiers, explains=explains))
 
 
-def llm_config(config: ClusterConfig) -> LLMConfig:
-    """The verifier deployment as Ray Serve LLM describes it."""
+def llm_config(config: ClusterConfig, labels: dict[str, str] | None = None) -> LLMConfig:
+    """The verifier deployment as Ray Serve LLM describes it.
+
+    Args:
+        config: The cluster's.
+        labels: Of the nodes that its ranks may run on.
+    """
     return LLMConfig(
         model_loading_config={
             "model_id": config.model.name,
@@ -109,7 +123,8 @@ def llm_config(config: ClusterConfig) -> LLMConfig:
             "worker_process_setup_hook": "replicas.verifier.process_setup.set_up",
         },
         callback_config={"callback_class": "replicas.verifier.server.LocalWeights"},
-        deployment_config=_deployment(config),
+        deployment_config=_deployment(config)
+        | ({"placement_group_bundle_label_selector": [labels]} if labels else {}),
         # How our own section reaches the replica: Serve LLM hands its config through.
         experimental_configs={"paceline": config.model_dump(mode="json")},
         **_hardware(config),
@@ -119,7 +134,7 @@ def llm_config(config: ClusterConfig) -> LLMConfig:
 def _deployment(config: ClusterConfig) -> dict[str, Any]:
     verifiers = config.verifiers
     return {
-        "num_replicas": verifiers.replicas,
+        **_number(config, verifiers.replicas, config.most_verifiers),
         "max_constructor_retry_count": verifiers.start_attempts,
         "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": 30,
@@ -133,6 +148,13 @@ def _deployment(config: ClusterConfig) -> dict[str, Any]:
             request_routing_stats_period_s=ROUTING_STATS_PERIOD_S,
         ),
     }
+
+
+def _number(config: ClusterConfig, least: int, most: int) -> dict[str, Any]:
+    """How many replicas of a deployment, or between which numbers."""
+    if config.autoscaling is None:
+        return {"num_replicas": least}
+    return {"autoscaling_config": neutral(least, most)}
 
 
 def _router_settings(config: ClusterConfig) -> dict[str, Any]:
@@ -151,9 +173,9 @@ def _hardware(config: ClusterConfig) -> dict[str, Any]:
     if hardware.kind == "cpu":
         return {
             "accelerator_config": {"kind": "cpu"},
-            "placement_group_config": {"bundles": [rank] * ranks},
+            "placement_group_config": {"bundles": [rank] * ranks, "strategy": STRATEGY},
         }
     return {
         "accelerator_type": hardware.gpu_type,
-        "placement_group_config": {"bundles": [rank | {"GPU": 1}] * ranks},
+        "placement_group_config": {"bundles": [rank | {"GPU": 1}] * ranks, "strategy": STRATEGY},
     }

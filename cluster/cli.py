@@ -5,6 +5,7 @@ import json
 import logging
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -230,6 +231,21 @@ def plan(
     known = profile.load(kept)
     made = planner.plan(known, config.drafting.max_length, profile.CONCURRENCIES)
     console.print(render.plan(made))
+
+
+@app.command("kv-server")
+def kv_server(file: ConfigFile) -> None:
+    """Run this node's LMCache server for the cluster of FILE, and keep it up, until ended.
+
+    `paceline up` starts it by itself; this is for nodes where something else starts processes.
+    """
+    from cluster.kv_server import serve
+
+    config = _checked(file, secrets=False)
+    if not config.kv.shared:
+        raise ClusterError(f"{file}: kv.shared is false, so there is nothing to serve")
+    with tempfile.TemporaryDirectory(prefix="paceline-kv-") as folder:
+        serve(config, Path(folder) / "config.json")
 
 
 @app.command()

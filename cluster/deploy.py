@@ -11,11 +11,15 @@ from collections.abc import Callable
 import httpx
 import ray
 from ray import serve
-from ray.serve.schema import ApplicationStatus
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from cluster.app import build_app
 from cluster.connection import connected
-from cluster.errors import DeployFailed, PartFailed
+from cluster.environment import missing_fast_path
+from cluster.errors import DeployFailed, FastPathMissing, PartFailed
+from cluster.placement import NODE_LABEL
+from cluster.serve_config import serve_config
 from configs.schema import ClusterConfig
 
 POLL_S = 0.5
@@ -29,8 +33,12 @@ def deploy(config: ClusterConfig, url: str, report: Callable[[str], None]) -> No
         DeployFailed: A verifier could not start; carries the replica's own error.
     """
     with connected(config):
+        if config.ray.address is not None:
+            _require_fast_path_everywhere(config)
         report("building the application")
-        application = build_app(config)
+        # Where the application scales, Serve builds it itself: only a Serve config, as `serve
+        # deploy` takes it, can name the policy of a whole application.
+        application = None if config.autoscaling else build_app(config)
         report("starting HAProxy")
         try:
             serve.start(
@@ -39,13 +47,46 @@ def deploy(config: ClusterConfig, url: str, report: Callable[[str], None]) -> No
             )
         except ray.exceptions.RayError as error:
             raise PartFailed("HAProxy", replica_error(str(error))) from error
-        serve.run_many(
-            [serve.RunTarget(application, name=config.name, route_prefix="/")],
-            wait_for_ingress_deployment_creation=False,
-            wait_for_applications_running=False,
-        )
+        if application is None:
+            applications = serve_config(config)["applications"]
+            schema = ServeDeploySchema.model_validate({"applications": applications})
+            _get_global_client().deploy_apps(schema)
+        else:
+            serve.run_many(
+                [serve.RunTarget(application, name=config.name, route_prefix="/")],
+                wait_for_ingress_deployment_creation=False,
+                wait_for_applications_running=False,
+            )
         _wait_until_running(config, report)
         _wait_until_it_answers(url)
+
+
+def leave(config: ClusterConfig) -> None:
+    """Ends the application, and waits for its verifiers to end their streams.
+
+    Raises:
+        ConnectionError: The Ray cluster can't be reached.
+    """
+    with connected(config):
+        serve.delete(config.name)
+
+
+def _require_fast_path_everywhere(config: ClusterConfig) -> None:
+    """Refuses Ray nodes that were started without the environment of the fast path.
+
+    Raises:
+        FastPathMissing: One was; names what is missing, and where.
+    """
+    checks = {
+        node["NodeManagerAddress"]: ray.remote(num_cpus=0, max_retries=0)(missing_fast_path)
+        .options(label_selector={NODE_LABEL: node["NodeID"]})
+        .remote(config.shown_header)
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    for address, missing in zip(checks, ray.get(list(checks.values())), strict=True):
+        if missing:
+            raise FastPathMissing([*missing, f"(on the Ray node {address})"])
 
 
 def _wait_until_running(config: ClusterConfig, report: Callable[[str], None]) -> None:

@@ -19,15 +19,16 @@ FAST_PATH = {
     # Without it the router sees no body.
     "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    # The one header that the router is shown: whose cached blocks may serve a request.
-    "RAY_SERVE_SESSION_ID_HEADER_KEY": "authorization",
 }
+SHOWN_HEADER = "RAY_SERVE_SESSION_ID_HEADER_KEY"
+"""Names the one header that the router is shown."""
 
 
 def fast_path_environment(config: ClusterConfig) -> dict[str, str]:
     """Variables that every node needs, wherever the cluster runs."""
     verifiers, ports = config.verifiers, config.ports
     return FAST_PATH | {
+        SHOWN_HEADER: config.shown_header,
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(verifiers.drain_s),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas_from),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas_to),
@@ -35,6 +36,10 @@ def fast_path_environment(config: ClusterConfig) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.haproxy_stats),
         # A reload must not cut the longest stream.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(verifiers.longest_stream_s + 60),
+        # A verifier that dies before it has said anything: another is asked, once. The front door
+        # says nothing before the first token, and a request that kills engines kills two at most.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": "1",
         "RAYLLM_ENGINE_START_TIMEOUT_S": str(verifiers.start_timeout_s),
         "RAY_USAGE_STATS_ENABLED": "0",
         # Serve's own log lines may carry request bodies otherwise.
@@ -49,20 +54,33 @@ def fast_path_environment(config: ClusterConfig) -> dict[str, str]:
 
 
 def local_environment(config: ClusterConfig, run_folder: Path) -> dict[str, str]:
-    """What a cluster on this machine adds: its files go to its own folder."""
+    """What a cluster on this machine adds: its files go to its own folder.
+
+    Of a Ray cluster that is joined, the nodes have their own folders.
+    """
+    if config.ray.address is not None:
+        return fast_path_environment(config) | _ray_token(config.ray.token is not None, run_folder)
     haproxy = haproxy_folder(run_folder)
-    return fast_path_environment(config) | {
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "a"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "m"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
-        # vLLM's and Python's own sockets and temporary folders, too.
-        "TMPDIR": str(run_folder / "tmp"),
-        # Who has no token of this run can't talk to its Ray.
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(ray_token_file(run_folder)),
-    }
+    return (
+        fast_path_environment(config)
+        | _ray_token(True, run_folder)
+        | {
+            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "a"),
+            "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "m"),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+            # vLLM's and Python's own sockets and temporary folders, too.
+            "TMPDIR": str(run_folder / "tmp"),
+        }
+    )
+
+
+def _ray_token(is_needed: bool, run_folder: Path) -> dict[str, str]:
+    """Who has no token can't talk to Ray, but where a cluster that is joined asks for none."""
+    if not is_needed:
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ray_token_file(run_folder))}
 
 
 def haproxy_folder(run_folder: Path) -> Path:
@@ -79,14 +97,23 @@ def ray_token_file(run_folder: Path) -> Path:
     return run_folder / "ray.token"
 
 
-def require_fast_path(environment: Mapping[str, str] = os.environ) -> None:
-    """Refuses to build an application that would silently take the slow path.
+def missing_fast_path(shown_header: str, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables that are not set as they must be, with what they must be.
+
+    Args:
+        shown_header: The header that routers are shown, `ClusterConfig.shown_header`.
+        environment: Of the process.
+    """
+    needed = FAST_PATH | {SHOWN_HEADER: shown_header}
+    given = {SHOWN_HEADER: "x-session-id", **environment}  # Ray's default.
+    return [f"{key}={value}" for key, value in needed.items() if given.get(key) != value]
+
+
+def require_fast_path(config: ClusterConfig, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuses to build an application that would silently take the slow path, or route blindly.
 
     Raises:
         FastPathMissing: Names each variable that is not set as it must be.
     """
-    missing = [
-        f"{key}={value}" for key, value in FAST_PATH.items() if environment.get(key) != value
-    ]
-    if missing:
+    if missing := missing_fast_path(config.shown_header, environment):
         raise FastPathMissing(missing)

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cluster.environment import haproxy_folder, local_environment
+from cluster.environment import haproxy_folder, local_environment, ray_token_file
 from cluster.errors import AlreadyStarting, ClusterError, OtherClusterRuns, PortsTaken
 from cluster.models import ensure_model
-from cluster.parts import start_ray, start_redis, write_secret
+from cluster.parts import start_kv_server, start_ray, start_redis, write_secret
 from cluster.processes import (
     RUN_ID_VARIABLE,
     busy_ports,
@@ -33,6 +33,7 @@ from cluster.processes import (
 )
 from cluster.state import RunState, read_state
 from configs.schema import ClusterConfig
+from configs.secrets import read_secret
 from kvstore.cluster_token import needs_token, token_file
 from replicas.verifier.engine_options import engine_args
 
@@ -123,10 +124,19 @@ class LocalCluster:
         state = read_state(self.folder)
         if state is None and not self.folder.exists():
             return False
+        if self.config.ray.address is not None:
+            self._leave()
         Path(f"{self.folder}.lock").unlink(missing_ok=True)
         with uninterrupted():
             self._clear(state)
         return state is not None
+
+    def _leave(self) -> None:
+        """Ends the application on a Ray cluster that goes on; one that is gone took it along."""
+        self.adopt_environment()
+        deploy = importlib.import_module("cluster.deploy")
+        with suppress(ConnectionError):
+            deploy.leave(self.config)
 
     def _start_parts(self, run_id: str, environment: dict[str, str], report: Report) -> RunState:
         self.folder.mkdir(parents=True, mode=0o700)
@@ -153,14 +163,25 @@ class LocalCluster:
             state = replace(state, ray_pid=pid)
             state.save(self.folder)
 
+        def kv_started(pid: int) -> None:
+            nonlocal state
+            state = replace(state, kv_pid=pid)
+            state.save(self.folder)
+
         if self.config.redis.url is None:
             report("starting Redis")
             start_redis(self.config, self.folder, environment, redis_started)
-        report("starting Ray")
+        if self.config.kv.shared:
+            report("starting LMCache")
+            start_kv_server(self.config, self.folder, environment, kv_started)
         with ThreadPoolExecutor(1) as meanwhile:
             # It imports Ray Serve and vLLM, which takes as long as Ray takes to start.
             deploying = meanwhile.submit(importlib.import_module, "cluster.deploy")
-            start_ray(self.config, self.folder, environment, ray_started)
+            if self.config.ray.address is None:
+                report("starting Ray")
+                start_ray(self.config, self.folder, environment, ray_started)
+            elif self.config.ray.token is not None:
+                write_secret(ray_token_file(self.folder), read_secret(self.config.ray.token))
         deploying.result().deploy(self.config, self.url, report)
         state = replace(state, ready=True)
         state.save(self.folder)
@@ -177,17 +198,21 @@ class LocalCluster:
 
     def _refuse_taken_ports(self) -> None:
         ports = self.config.ports
-        wanted = {
-            "ports.http": ports.http,
-            "ports.ray": ports.ray,
-            "ports.metrics": ports.metrics,
-            "ports.haproxy_metrics": ports.haproxy_metrics,
-            "ports.haproxy_stats": ports.haproxy_stats,
-        }
-        if ports.dashboard is not None:
-            wanted["ports.dashboard"] = ports.dashboard
+        wanted = {}
+        if self.config.ray.address is None:
+            wanted = {
+                "ports.http": ports.http,
+                "ports.ray": ports.ray,
+                "ports.metrics": ports.metrics,
+                "ports.haproxy_metrics": ports.haproxy_metrics,
+                "ports.haproxy_stats": ports.haproxy_stats,
+            }
+            if ports.dashboard is not None:
+                wanted["ports.dashboard"] = ports.dashboard
         if self.config.redis.url is None:
             wanted["ports.redis"] = ports.redis
+        if self.config.kv.shared:
+            wanted |= {"ports.lmcache": ports.lmcache, "ports.lmcache_http": ports.lmcache_http}
         owners = {owner.port: owner for owner in busy_ports(list(wanted.values()))}
         if owners:
             raise PortsTaken(

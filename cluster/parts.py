@@ -1,5 +1,6 @@
 """The programs of a local cluster: how each is started, and when it counts as started."""
 
+import json
 import secrets
 import shutil
 import socket
@@ -102,6 +103,21 @@ def start_ray(
         lambda: "Ray runtime started" in log.read_text(errors="replace"),
         RAY_START_TIMEOUT_S,
     )
+
+
+def start_kv_server(
+    config: ClusterConfig, folder: Path, environment: dict[str, str], started: Started
+) -> None:
+    """Starts what keeps this node's LMCache server up (`cluster/kv_server.py`).
+
+    It is not waited for: the verifiers take longer, and wait for it before their engines start.
+    Arguments as for `start_redis`.
+    """
+    file = folder / "kv" / "config.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(config.model_dump(mode="json")))
+    command = [sys.executable, "-m", "cluster.kv_server", str(file)]
+    started(spawn(command, environment, folder / "logs" / "kv.log").pid)
 
 
 def _wait_for(

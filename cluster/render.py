@@ -1,5 +1,6 @@
 """Says with rich tables what a `Snapshot` holds."""
 
+import time
 from datetime import timedelta
 
 from rich.box import SIMPLE_HEAD
@@ -8,14 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.planner import Plan
+from cluster.scaling_words import scaling_words
 from cluster.status import DraftWorkerStatus, NodeStatus, Snapshot, VerifierStatus
-from kvstore.registry import GovernorReport, NgramReport
+from kvstore.kv_reports import SharingReport
+from kvstore.registry import DraftModelReport, GovernorReport, KvServerReport, NgramReport
 
 
 def snapshot(seen: Snapshot) -> RenderableType:
     """The whole status, top to bottom: cluster, nodes, verifiers, drafting, notes."""
     states = ", ".join(f"{count} {state.lower()}" for state, count in seen.replica_states.items())
-    restarts = max(0, seen.starts - len(seen.verifiers))
+    # A cluster that scales starts verifiers without any that died.
+    restarts = max(0, seen.starts - len(seen.verifiers)) if seen.scaling is None else 0
     lines = [
         Text.assemble(
             (seen.name, "bold"), f"  {seen.application}  {seen.url}  up {_span(seen.uptime_s)}"
@@ -44,6 +48,20 @@ def snapshot(seen: Snapshot) -> RenderableType:
         Text(f"{worker.report.worker_id}: {ngram_words(worker.report.ngrams)}")
         for worker in seen.draft_workers
         if worker.report.ngrams is not None
+    ]
+    if seen.scaling is not None:
+        parts += [Text(line) for line in scaling_words(seen.scaling, time.time())]
+    if seen.kv_servers:
+        parts.append(_kv_servers(seen.kv_servers))
+    parts += [
+        Text(f"{verifier.report.worker_id}: {sharing_words(verifier.report.sharing)}")
+        for verifier in seen.verifiers
+        if verifier.report.sharing is not None
+    ]
+    parts += [
+        Text(f"{worker.report.worker_id}: {model_words(worker.report.model)}")
+        for worker in seen.draft_workers
+        if worker.report.model is not None
     ]
     parts += [Text(f"! {note}", style="yellow") for note in seen.notes]
     return Group(*parts)
@@ -216,6 +234,56 @@ def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
             str(sum(report.malformed.values())),
         )
     return table
+
+
+def _kv_servers(servers: tuple[KvServerReport, ...]) -> Table:
+    table = _table(
+        *("LMCache on", "state", "tier"),
+        right=("starts", "found", "stored", "not there", "refused", "failed", "rate"),
+    )
+    for server in servers:
+        state = "up" if server.is_healthy else "down"
+        table.add_row(server.node_ip, state, "memory", str(server.starts))
+        for tier in server.tiers:
+            counts = tier.counts
+            table.add_row(
+                "",
+                "up" if tier.is_healthy else "left alone",
+                tier.kind,
+                "",
+                *(str(counts.get(what, 0)) for what in ("loaded", "stored", "missed", "refused")),
+                str(counts.get("failed", 0) + counts.get("dropped", 0)),
+                f"{tier.bytes_per_s / 1e6:.0f} MB/s" if tier.bytes_per_s else "-",
+            )
+    return table
+
+
+def sharing_words(sharing: SharingReport) -> str:
+    """What a verifier fetched, and what its gate decides by."""
+    outcomes = ", ".join(f"{count} {what}" for what, count in sharing.outcomes.items())
+    passed_by = sharing.decided.get("short", 0), sharing.decided.get("slower", 0)
+    costs = {"computing": sharing.compute, "from memory": sharing.load, **sharing.tiers}
+    rates = ", ".join(
+        f"{source} {line.base_s * 1e3:.0f} ms + {line.s_per_token * 1e3:.2f} ms a token"
+        for source, line in costs.items()
+        if line is not None
+    )
+    return (
+        f"shared KV: {'' if sharing.is_healthy else 'LMCache is away; '}"
+        f"look-ups: {outcomes or 'none'}; {passed_by[0]} too short, {passed_by[1]} not worth it; "
+        f"{sharing.tokens} tokens fetched; {rates or 'nothing measured yet'}"
+    )
+
+
+def model_words(model: DraftModelReport) -> str:
+    """How a draft worker's model is doing."""
+    ready = f"{model.ready / model.asked:.0%}" if model.asked else "none"
+    return (
+        f"draft model {model.name}: {ready} of {model.asked} asks were ready before they came, "
+        f"{model.branched} by a prepared rejection; {model.generated} tokens generated; "
+        f"{model.running} of {model.places} places in use, {model.step_s * 1e3:.0f} ms a step, "
+        f"busy {model.busy_ratio:.0%}"
+    )
 
 
 def ngram_words(ngrams: NgramReport) -> str:

@@ -20,6 +20,7 @@ class RunState:
         started_at_s: Wall clock, seconds.
         redis_pid: The private Redis; 0 where there is none.
         ray_pid: `ray start --block`; 0 before it is started.
+        kv_pid: What keeps LMCache up; 0 where no KV blocks are shared.
         ready: False until the first answer could be given.
     """
 
@@ -30,15 +31,19 @@ class RunState:
     redis_pid: int = 0
     ray_pid: int = 0
     ready: bool = False
+    kv_pid: int = 0
 
     @property
     def run(self) -> Run:
         """Its processes."""
-        return Run(self.run_id, frozenset({self.redis_pid, self.ray_pid} - {0}))
+        return Run(self.run_id, frozenset({self.redis_pid, self.ray_pid, self.kv_pid} - {0}))
 
     @property
     def is_running(self) -> bool:
-        """Whether its Ray head is alive."""
+        """Whether its Ray head is alive; one that was joined counts until `paceline down`."""
+        ray = self.config.get("ray")
+        if isinstance(ray, dict) and ray.get("address"):
+            return self.ready
         return any(process.pid == self.ray_pid for process in self.run.processes())
 
     def save(self, folder: Path) -> None:

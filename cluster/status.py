@@ -13,7 +13,14 @@ from cluster.local import LocalCluster
 from cluster.state import RunState
 from kvstore.errors import StoreUnavailable
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftWorkerReport, Listing, VerifierReport, read_live
+from kvstore.registry import (
+    DraftWorkerReport,
+    KvServerReport,
+    Listing,
+    VerifierReport,
+    read_live,
+)
+from kvstore.scaling_report import ScalingReport, read_scaling
 
 RATE_WINDOW_S = 1.2
 
@@ -61,8 +68,10 @@ class Snapshot:
     Attributes:
         application: Serve's word for the application, and its message if it has one.
         replica_states: Serve's states of the verifier replicas, counted.
+        kv_servers: The nodes' LMCache servers, as they are told of.
         starts: Verifier starts since the cluster came up; more than replicas means restarts.
         notes: What could not be seen, and why.
+        scaling: The last decision of the autoscaler, if there is one.
     """
 
     name: str
@@ -75,6 +84,8 @@ class Snapshot:
     draft_workers: tuple[DraftWorkerStatus, ...]
     starts: int
     notes: tuple[str, ...]
+    scaling: ScalingReport | None = None
+    kv_servers: tuple[KvServerReport, ...] = ()
 
 
 def gather(cluster: LocalCluster, state: RunState) -> Snapshot:
@@ -87,6 +98,7 @@ def gather(cluster: LocalCluster, state: RunState) -> Snapshot:
     before, drafters_before, _ = _reports(cluster, notes)
     time.sleep(RATE_WINDOW_S)
     after, drafters, starts = _reports(cluster, notes)
+    kv_servers = _kv_servers(cluster, notes)
     now_s = time.time()
     return Snapshot(
         name=cluster.config.name,
@@ -104,8 +116,20 @@ def gather(cluster: LocalCluster, state: RunState) -> Snapshot:
             for worker_id, report in sorted(drafters.items())
         ),
         starts=starts,
+        scaling=_scaling(cluster, notes) if cluster.config.autoscaling else None,
         notes=tuple(dict.fromkeys(notes)),
+        kv_servers=kv_servers,
     )
+
+
+def _scaling(cluster: LocalCluster, notes: list[str]) -> ScalingReport | None:
+    try:
+        decided = read_scaling(redis_settings(cluster.config), cluster.config.name)
+    except StoreUnavailable:
+        return None  # told already, with the registry
+    if decided is None:
+        notes.append("the autoscaler has decided nothing yet")
+    return decided
 
 
 def accepted_by_source(cluster: LocalCluster) -> dict[str, int]:
@@ -187,6 +211,19 @@ def _reports(
         {report.worker_id: report for report in drafters.reports},
         verifiers.starts,
     )
+
+
+def _kv_servers(cluster: LocalCluster, notes: list[str]) -> tuple[KvServerReport, ...]:
+    if not cluster.config.kv.shared:
+        return ()
+    try:
+        servers = read_live(redis_settings(cluster.config), cluster.config.name, "kv")
+    except StoreUnavailable:  # noted already, with the verifiers
+        return ()
+    notes.extend(servers.skipped)
+    if not servers.reports:
+        notes.append("no LMCache server is alive: verifiers compute all KV blocks themselves")
+    return servers.reports
 
 
 def _from_ray(

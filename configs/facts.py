@@ -13,6 +13,7 @@ from configs.model_folder import ModelFacts, locate, read_model
 from configs.schema import ClusterConfig, SecretRef
 from configs.secrets import read_secret
 from configs.vllm_arguments import vllm_arguments
+from configs.vocabulary import vocabulary_fingerprint
 
 NOT_HERE = ModelFacts()
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -35,6 +36,7 @@ class Facts:
     target: ModelFacts = NOT_HERE
     colocated_draft: ModelFacts = NOT_HERE
     worker_draft: ModelFacts = NOT_HERE
+    vocabularies: tuple[str, str] | None = None  # fingerprints: the target's, the worker draft's
     missing_paths: tuple[tuple[str, Path], ...] = ()  # key, and where nothing is
     secret_problems: tuple[tuple[str, str], ...] = ()  # key, and why it cannot be had
     vllm_arguments: frozenset[str] | None = None  # None: not needed, or no vLLM is here
@@ -52,11 +54,14 @@ def gather_facts(config: ClusterConfig) -> Facts:
     # `builtin:` models are made when they are first needed.
     paths = {key: folders[key] for key, source in sources.items() if source.startswith("/")}
     paths["model.chat_template"] = config.model.chat_template
+    target = read_model(folders["model.source"])
+    worker_draft = read_model(folders.get("drafting.split.workers.draft.source"))
     return Facts(
         machine=_machine_facts(),
-        target=read_model(folders["model.source"]),
+        target=target,
         colocated_draft=read_model(folders.get("drafting.colocated.draft.source")),
-        worker_draft=read_model(folders.get("drafting.split.workers.draft.source")),
+        worker_draft=worker_draft,
+        vocabularies=_vocabularies(target, worker_draft),
         missing_paths=tuple(
             (key, path) for key, path in paths.items() if path and not _is_there(path)
         ),
@@ -79,6 +84,14 @@ def _sources(config: ClusterConfig) -> dict[str, str | None]:
     }
 
 
+def _vocabularies(target: ModelFacts, draft: ModelFacts) -> tuple[str, str] | None:
+    """Read only where both are here: a tokenizer.json takes a tenth of a second."""
+    if target.folder is None or draft.folder is None:
+        return None
+    first, second = vocabulary_fingerprint(target.folder), vocabulary_fingerprint(draft.folder)
+    return (first, second) if first and second else None
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
@@ -90,6 +103,7 @@ def _secrets(config: ClusterConfig) -> dict[str, SecretRef | None]:
     return {
         "redis.password": config.redis.password,
         "router.token": config.router.token,
+        "kv.token": config.kv.token,
         "front_door.keys": config.front_door.keys,
         "front_door.domain_salt": config.front_door.domain_salt,
     }

@@ -24,9 +24,11 @@ from pydantic import (
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,40}$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 REDIS_URL_PATTERN = r"^rediss?://[^@?\s]+$"
+ADDRESS_PATTERN = r"^[A-Za-z0-9.-]+:[0-9]{1,5}$"
 PATTERN_WORDS = {
     NAME_PATTERN: "lower-case letters, digits and dashes, a letter first, at most 41 characters",
     VARIABLE_PATTERN: "the name of an environment variable",
+    ADDRESS_PATTERN: "HOST:PORT",
     REDIS_URL_PATTERN: "redis://HOST:PORT or rediss://HOST:PORT; a password stands in "
     "`redis.password`, not in the URL",
 }
@@ -120,6 +122,16 @@ class Section(BaseModel):
 
 class SecretRef(Section):
     """Where a secret is kept; the secret itself never stands in a config."""
+
+    # The same as `_exactly_one`, for those who only have the JSON schema.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": [name], "properties": {name: {"type": "string"}}}
+                for name in ("file", "env")
+            ]
+        }
+    )
 
     file: DiskPath | None = Field(
         None, description="File that holds the secret; surrounding white space is ignored."
@@ -240,7 +252,9 @@ class KvCacheConfig(Section):
 class VerifierConfig(Section):
     """Target verifier replicas: vLLM engines that check drafts and answer."""
 
-    replicas: int = Field(1, ge=1, le=1024, description="Number of verifiers.")
+    replicas: int = Field(
+        1, ge=1, le=1024, description="Number of verifiers; with `autoscaling` the fewest."
+    )
     tensor_parallel: int = Field(1, ge=1, le=64, description="Ranks that share each layer (TP).")
     pipeline_parallel: int = Field(1, ge=1, le=64, description="Groups of layers in a row (PP).")
     cpus: float = Field(
@@ -320,6 +334,41 @@ class DraftModelConfig(Section):
     shape: ModelShape | None = Field(None, description="As in `model`.")
 
 
+class WorkerModelConfig(DraftModelConfig):
+    """The model of draft workers of kind `model`: vLLM in the worker's own process."""
+
+    lookahead: int = Field(
+        8,
+        ge=0,
+        le=256,
+        description="Tokens by which a session is drafted on while its verifier is busy, beyond "
+        "what was asked for. 0: drafts only what is asked for.",
+    )
+    fan_out: int = Field(
+        1,
+        ge=0,
+        le=8,
+        description="Likeliest rejections of a session that are prepared for as well, while "
+        "nothing else is asked for. 0: none.",
+    )
+    sessions: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="Sequences that the model drafts at once, those of `fan_out` included. "
+        "Sessions that find no place wait for one.",
+    )
+    memory_gib: float | None = Field(
+        None,
+        gt=0,
+        description="Memory of the draft model's KV cache, GiB a rank. None: 1 GiB on CPU; on "
+        "GPU what its part of the GPU leaves.",
+    )
+    eager: bool = Field(
+        False, description="Skip compilation and graphs: starts sooner, drafts slower."
+    )
+
+
 class ColocatedDrafting(Section):
     """Drafts made inside the verifier, by vLLM itself."""
 
@@ -377,7 +426,12 @@ class NgramConfig(Section):
 class DraftWorkerConfig(Section):
     """The pool of draft workers."""
 
-    replicas: int = Field(1, ge=0, le=1024, description="Number of draft workers.")
+    replicas: int = Field(
+        1,
+        ge=0,
+        le=1024,
+        description="Number of draft workers; with `autoscaling.max_draft_workers` the fewest.",
+    )
     kinds: Many[DraftKind] = Field(
         ("prompt_lookup",), min_length=1, description="Where a worker's drafts come from."
     )
@@ -388,7 +442,7 @@ class DraftWorkerConfig(Section):
         256, ge=1, le=1048576, description="Memory for the contexts of sessions, MiB a worker."
     )
     ngram: NgramConfig = NgramConfig()
-    draft: DraftModelConfig | None = Field(None, description="Weights of kind `model`.")
+    draft: WorkerModelConfig | None = Field(None, description="The model of kind `model`.")
     env: dict[str, str] = Field({}, description="Environment variables of draft workers.")
 
 
@@ -477,13 +531,16 @@ class KvTier(Section):
 
     kind: Literal["dram", "disk", "redis"] = Field(description="Where the blocks lie.")
     size_gib: float | None = Field(
-        None, gt=0, description="Capacity per node, GiB; needed for `dram` and `disk`."
+        None,
+        gt=0,
+        description="Capacity, GiB: of each node for `dram` and `disk`, which need it; of what one "
+        "node keeps in Redis for `redis`. None there: three quarters of the server's own limit.",
     )
     path: DiskPath | None = Field(None, description="Folder of the `disk` tier.")
 
 
 class KvConfig(Section):
-    """KV blocks shared between verifiers by LMCache."""
+    """KV blocks shared between verifiers, by one LMCache server on each node (docs/kv.md)."""
 
     shared: bool = Field(False, description="Run LMCache and wire every verifier to it.")
     chunk_size: int = Field(
@@ -494,6 +551,38 @@ class KvConfig(Section):
     )
     tiers: Many[KvTier] = Field(
         (KvTier(kind="dram", size_gib=1.0),), description="From the nearest to the farthest."
+    )
+    eviction: Literal["lru", "arc"] = Field(
+        "lru",
+        description="What leaves a full `dram` or `disk` tier first: what was used longest ago, "
+        "or (ARC) that with an eye on how often.",
+    )
+    ttl_s: int = Field(
+        86400, ge=1, le=31536000, description="How long blocks stay in Redis, seconds."
+    )
+    fetch: Literal["auto", "always"] = Field(
+        "auto",
+        description="`auto`: blocks are fetched where that is measured to be faster than computing "
+        "them. `always`: wherever they are found.",
+    )
+    shortest_fetch: int = Field(
+        256,
+        ge=1,
+        le=MAX_TOKENS,
+        description="Prompts with fewer tokens left to compute are not looked up, tokens.",
+    )
+    wait_max_ms: float = Field(
+        1000.0,
+        gt=0,
+        le=60000,
+        description="Longest wait of a request for what the tiers hold of it, whatever it would "
+        "save; then it is computed.",
+    )
+    token: SecretRef | None = Field(
+        None,
+        description="Secret of at least 16 bytes by which blocks in Redis and on disk are known to "
+        "be this cluster's. None: that of `drafting.split` or `router`, or the one that "
+        "`paceline up` makes.",
     )
 
 
@@ -518,7 +607,8 @@ class RouterConfig(Section):
     policy: Literal["least_loaded", "prefix_aware"] = Field(
         "least_loaded",
         description="`least_loaded`: fewest requests in flight. `prefix_aware`: soonest first "
-        "token, counting the KV blocks that each verifier holds (docs/routing.md).",
+        "token, counting the KV blocks that each verifier holds (docs/routing.md); of use where "
+        "verifiers are several and prompts begin alike.",
     )
     token: SecretRef | None = Field(
         None,
@@ -532,6 +622,103 @@ class RouterConfig(Section):
         le=1048576,
         description="`prefix_aware` only: memory of the index of KV blocks, MiB a router. Blocks "
         "that find no room count as not cached.",
+    )
+    shown_header: Literal["authorization", "x-api-key", "x-session-id"] | None = Field(
+        None,
+        description="The one request header that HAProxy shows to the router. With keys it must "
+        "be the one they come in, or nobody's prefix is known. None: `authorization` where "
+        "`front_door.keys` asks for keys, `x-session-id` where it does not.",
+    )
+    batch_weight: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="`prefix_aware` only: what a second before its first token counts for a "
+        "request that can wait (`service_tier: flex`), against a second that it costs others.",
+    )
+    explain: bool = Field(
+        False,
+        description="Answers carry `x-paceline-route`: which verifier, and what the router "
+        "expected there. For debugging: it tells clients how busy verifiers are.",
+    )
+
+
+class AutoscalingConfig(Section):
+    """How many verifiers and draft workers there are, by the load (docs/autoscaling.md).
+
+    Left out: as many as `verifiers.replicas` and `drafting.split.workers.replicas` say.
+    """
+
+    max_verifiers: int = Field(
+        ge=1,
+        le=1024,
+        description="Most verifiers. The fewest, and how many there are at the start, says "
+        "`verifiers.replicas`.",
+    )
+    max_draft_workers: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Most draft workers. The fewest says `drafting.split.workers.replicas`, where "
+        "0 lets them go while drafts don't pay. None: that number, always.",
+    )
+    ttft_s: float = Field(
+        2.0,
+        gt=0,
+        le=600,
+        description="Target: from a request's arrival to its first token, seconds.",
+    )
+    tpot_ms: float = Field(
+        100.0,
+        gt=0,
+        le=60000,
+        description="Target: time per token after the first, milliseconds.",
+    )
+    attainment: float = Field(
+        0.95, ge=0.5, le=0.999, description="Part of the requests (0-1) that shall meet both."
+    )
+    utilization: float = Field(
+        0.8,
+        gt=0,
+        le=0.95,
+        description="Part of a verifier's time (0-1) that may be planned with. Queues grow as "
+        "u/(1-u): at 0.8 a request waits for four others, at 0.95 for nineteen.",
+    )
+    window_s: float = Field(
+        60.0, ge=5, le=3600, description="Time over which arrivals and lengths are averaged, s."
+    )
+    keep_s: float = Field(
+        120.0,
+        ge=5,
+        le=86400,
+        description="How long fewer must have been enough before any is let go, seconds; at least "
+        "`window_s`.",
+    )
+    cold_start_s: float = Field(
+        60.0,
+        ge=0,
+        le=7200,
+        description="From the decision to start a verifier to its first answer, seconds. Replaced "
+        "by what is seen once one has been started.",
+    )
+
+
+class RayConfig(Section):
+    """The Ray cluster that everything runs on."""
+
+    address: str | None = Field(
+        None,
+        pattern=ADDRESS_PATTERN,
+        description="HOST:PORT of a Ray cluster that runs already, for `paceline up` to join. "
+        "None: it starts one on this machine, at `ports.ray`.",
+    )
+    token: SecretRef | None = Field(
+        None, description="Secret by which that cluster knows its members (Ray's auth token)."
+    )
+    on_head: bool | None = Field(
+        None,
+        description="Whether verifiers and draft workers may run on Ray's head node. None: only "
+        "where that is the whole cluster's machine (no `ray.address` and no `redis.url`).",
     )
 
 
@@ -576,6 +763,10 @@ class PortsConfig(Section):
         31101, description="First port where verifiers tell routers of their KV blocks."
     )
     kv_to: Port = Field(31200, description="Last port of these.")
+    lmcache: Port = Field(6580, description="The node's LMCache server, loopback.")
+    lmcache_http: Port = Field(
+        6581, description="Its health, state and Prometheus metrics, loopback."
+    )
 
 
 class FoldersConfig(Section):
@@ -600,7 +791,9 @@ class ClusterConfig(Section):
     verifiers: VerifierConfig = VerifierConfig()
     drafting: DraftingConfig = DraftingConfig()
     kv: KvConfig = KvConfig()
+    autoscaling: AutoscalingConfig | None = None
     redis: RedisConfig = RedisConfig()
+    ray: RayConfig = RayConfig()
     router: RouterConfig = RouterConfig()
     front_door: FrontDoorConfig = FrontDoorConfig()
     ports: PortsConfig = PortsConfig()
@@ -613,9 +806,36 @@ class ClusterConfig(Section):
         return self.redis.url is None
 
     @property
+    def most_verifiers(self) -> int:
+        """How many verifiers there may come to be."""
+        return self.autoscaling.max_verifiers if self.autoscaling else self.verifiers.replicas
+
+    @property
+    def most_draft_workers(self) -> int:
+        """How many draft workers there may come to be; 0 without split drafting."""
+        split, scaling = self.drafting.split, self.autoscaling
+        if split is None:
+            return 0
+        return (scaling.max_draft_workers if scaling else None) or split.workers.replicas
+
+    @property
+    def may_use_head(self) -> bool:
+        """Whether verifiers and draft workers may run on Ray's head node."""
+        if self.ray.on_head is None:
+            return self.ray.address is None and self.runs_on_this_machine
+        return self.ray.on_head
+
+    @property
     def rank_in_engine(self) -> bool:
         """Whether a verifier's only rank runs inside its engine."""
         return self.hardware.kind == "cpu" and self.verifiers.rank_in_engine
+
+    @property
+    def shown_header(self) -> str:
+        """The one request header that the router sees."""
+        return self.router.shown_header or (
+            "authorization" if self.front_door.keys else "x-session-id"
+        )
 
     @property
     def block_tokens(self) -> int:

@@ -1,8 +1,9 @@
 """The secret by which the parts of one cluster know each other.
 
-Draft workers and verifiers sign with it, and verifiers and routers. A cluster on one machine
-has it in its run folder, where `paceline up` puts it; any other names it in
-`drafting.split.token`, or in `router.token` where nobody drafts.
+Draft workers and verifiers sign with it, verifiers and routers, and LMCache the blocks that leave
+its memory. A cluster on one machine has it in its run folder, where `paceline up` puts it; any
+other names it in `drafting.split.token`, in `router.token` where nobody drafts, or in `kv.token`
+where there is no prefix-aware router either.
 """
 
 from pathlib import Path
@@ -24,7 +25,11 @@ def token_file(run_folder: Path) -> Path:
 
 def needs_token(config: ClusterConfig) -> bool:
     """Whether parts of this cluster talk to each other over sockets of ours."""
-    return config.drafting.split is not None or config.router.policy == "prefix_aware"
+    return (
+        config.drafting.split is not None
+        or config.router.policy == "prefix_aware"
+        or config.kv.shared
+    )
 
 
 def cluster_token(config: ClusterConfig) -> bytes:
@@ -35,8 +40,10 @@ def cluster_token(config: ClusterConfig) -> bytes:
             `MIN_TOKEN_BYTES`.
     """
     split = config.drafting.split
-    named = (split.token if split is not None else None) or config.router.token
-    key = "router.token" if split is None else "drafting.split.token"
+    named = (split.token if split is not None else None) or config.router.token or config.kv.token
+    key = "drafting.split.token"
+    if split is None:
+        key = "router.token" if config.router.policy == "prefix_aware" else "kv.token"
     remedy = f"name a secret of the whole cluster in `{key}`"
     run_folder = config.folders.run.expanduser() / config.name
     ref = named or SecretRef(file=token_file(run_folder))

@@ -2,6 +2,7 @@
 
 StoreError
 ├── StoreUnavailable     Redis can't be reached, refuses us, or answers too late
+│   └── FolderUnavailable  the same of a folder for KV blocks
 ├── InvalidReport        a worker says of itself what others would leave out
 ├── KeysFileError        a keys file cannot be used; names its line, never a key
 ├── NoClusterToken       the secret by which the cluster's parts know each other
@@ -32,6 +33,13 @@ class StoreUnavailable(StoreError):
 
     def __str__(self) -> str:
         return f"Redis at {self.where}: {self.reason}; {self.remedy}"
+
+
+class FolderUnavailable(StoreUnavailable):
+    """A folder for KV blocks can't be read or written; arguments as for `StoreUnavailable`."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}; {self.remedy}"
 
 
 class InvalidReport(StoreError):

@@ -16,6 +16,7 @@ and what would follow is a wrong hint, not a wrong answer.
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,19 @@ HASH_BYTES: Final = 8
 
 Hashes = NDArray[np.uint64]
 Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What our names of an engine's blocks depend on.
+
+    Attributes:
+        weights_fingerprint: Which weights are loaded.
+        block_tokens: Tokens of one block.
+    """
+
+    weights_fingerprint: str
+    block_tokens: int
 
 
 def root_hash(weights_fingerprint: str, adapter: str, salt: str, block_tokens: int) -> int:

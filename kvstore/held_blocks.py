@@ -4,7 +4,7 @@ The engine tells of blocks by hashes of its own. Each event that stores blocks b
 tokens and the hash of the block before them, so their names in our scheme follow from the
 parent's. Removals bring nothing but the engine's hash, so the map must be kept here:
 
-    engine hash -> our hash        one map a tier
+    engine hash, its last 64 bits -> our hash        one map a tier
 
 Never more is claimed than the engine holds. What can't be named (a parent that is unknown,
 pictures in the prompt, blocks of another size, a second group of layers) is left out and
@@ -13,20 +13,21 @@ gone with the first of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from kvstore.hashing import block_hashes, root_hash
+from kvstore.hash_map import HashMap
+from kvstore.hashing import Hashes, Naming, block_hashes, root_hash
 from kvstore.kv_messages import DEVICE, HOST, STORAGE
 
 EngineHash = int | bytes
 MEDIA: Final = {None: DEVICE, "GPU": DEVICE, "CPU": HOST, "STORAGE": STORAGE}
 """vLLM's names of tiers (vllm/distributed/kv_events.py, 0.32)."""
 MAX_TOKENS_AN_EVENT: Final = 1 << 24
+_64_BITS: Final = (1 << 64) - 1
 
 
 class BlockStored(msgspec.Struct, tag=True):
@@ -68,19 +69,6 @@ decode_events: Final = msgspec.msgpack.Decoder(EventBatch).decode
 """A batch of vLLM's events; raises `msgspec.MsgspecError` for anything else."""
 
 
-@dataclass(frozen=True)
-class Naming:
-    """What our names of an engine's blocks depend on.
-
-    Attributes:
-        weights_fingerprint: Which weights are loaded.
-        block_tokens: Tokens of one block.
-    """
-
-    weights_fingerprint: str
-    block_tokens: int
-
-
 class HeldBlocks:
     """The account of one engine. Bounded by what the engine can hold.
 
@@ -94,7 +82,7 @@ class HeldBlocks:
     def __init__(self, naming: Naming) -> None:
         self.unnamed = 0
         self._naming = naming
-        self._ours: dict[str, dict[EngineHash, int]] = {}
+        self._ours: dict[str, HashMap] = {}
         self._changes: dict[str, dict[int, bool]] = {}
 
     def __len__(self) -> int:
@@ -102,7 +90,11 @@ class HeldBlocks:
 
     def tiers(self) -> dict[str, set[int]]:
         """What is held, in our names, by tier."""
-        return {tier: set(blocks.values()) for tier, blocks in self._ours.items() if blocks}
+        return {
+            tier: set(blocks.values().tolist())
+            for tier, blocks in self._ours.items()
+            if len(blocks)
+        }
 
     def take_changes(self) -> dict[str, tuple[list[int], list[int]]]:
         """By tier the blocks that came and that went since the last call."""
@@ -144,22 +136,17 @@ class HeldBlocks:
         if names is None:
             self.unnamed += len(event.block_hashes)
             return
-        blocks = self._ours.setdefault(tier, {})
-        changes = self._changes.setdefault(tier, {})
-        for theirs, ours in zip(event.block_hashes, names, strict=True):
-            if theirs not in blocks:
-                blocks[theirs] = ours
-                changes[ours] = True
+        if (blocks := self._ours.get(tier)) is None:
+            blocks = self._ours[tier] = HashMap()
+        is_new = blocks.insert(_numbers(event.block_hashes), names)
+        self._changes.setdefault(tier, {}).update(dict.fromkeys(names[is_new].tolist(), True))
 
     def _removed(self, tier: str, removed: Sequence[EngineHash]) -> None:
-        blocks = self._ours.get(tier, {})
-        changes = self._changes.setdefault(tier, {})
-        for theirs in removed:
-            ours = blocks.pop(theirs, None)
-            if ours is not None:
-                changes[ours] = False
+        if (blocks := self._ours.get(tier)) is not None:
+            gone = blocks.remove(_numbers(removed)).tolist()
+            self._changes.setdefault(tier, {}).update(dict.fromkeys(gone, False))
 
-    def _names(self, tier: str, event: BlockStored) -> list[int] | None:
+    def _names(self, tier: str, event: BlockStored) -> Hashes | None:
         """Our names of the blocks of an event, or None where they have none."""
         size, count = self._naming.block_tokens, len(event.block_hashes)
         if event.block_size != size or len(event.token_ids) != size * count:
@@ -169,11 +156,13 @@ class HeldBlocks:
         if event.parent_block_hash is None:
             above = self._root(event)
         else:
-            known = self._ours.get(tier, {}).get(event.parent_block_hash)
+            blocks = self._ours.get(tier)
+            known = blocks.get(_number(event.parent_block_hash)) if blocks is not None else None
             if known is None:
                 return None
             above = known
-        return block_hashes(above, np.array(event.token_ids, dtype=np.int32), size)
+        hashes = block_hashes(above, np.array(event.token_ids, dtype=np.int32), size)
+        return np.array(hashes, dtype=np.uint64)
 
     def _root(self, event: BlockStored) -> int:
         """Its keys are the adapter's name, if there is one, and the cache salt."""
@@ -183,6 +172,17 @@ class HeldBlocks:
             del keys[0]
         salt = keys[0] if keys and isinstance(keys[0], str) else ""
         return root_hash(self._naming.weights_fingerprint, adapter, salt, self._naming.block_tokens)
+
+
+def _number(theirs: EngineHash) -> int:
+    """An engine's hash as 64 bits: vLLM, too, cuts it so where it tells integers."""
+    if isinstance(theirs, bytes):
+        theirs = int.from_bytes(theirs[-8:], "big")
+    return theirs & _64_BITS
+
+
+def _numbers(theirs: Sequence[EngineHash]) -> Hashes:
+    return np.fromiter(map(_number, theirs), np.uint64, len(theirs))
 
 
 def _is_media(key: object) -> bool:

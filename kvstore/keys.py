@@ -106,7 +106,7 @@ def sharing_domain(tenant: str, salt_secret: bytes) -> str:
     return hmac.new(salt_secret, b"paceline domain\0" + tenant.encode(), hashlib.sha256).hexdigest()
 
 
-def cache_salt(domain: str, model: str, weights_fingerprint: str, kv_cache_dtype: str) -> str:
+def cache_salt(domain: str, model: str, weights: str, kv_format: str) -> str:
     """vLLM's `cache_salt` for one request, 64 hex digits.
 
     LMCache tells models apart by a local path and nothing else, so everything that
@@ -116,11 +116,11 @@ def cache_salt(domain: str, model: str, weights_fingerprint: str, kv_cache_dtype
     Args:
         domain: From `sharing_domain`.
         model: What the request names as `model`: the model or an adapter.
-        weights_fingerprint: Which weights are loaded.
-        kv_cache_dtype: Type of the cached values.
+        weights: Fingerprints of the weights that answer, an adapter's included.
+        kv_format: From `kvstore/kv_identity.py`: how the values were computed and are kept.
     """
     digest = hashlib.sha256(b"paceline cache salt\0")
-    for part in (domain, model, weights_fingerprint, kv_cache_dtype):
+    for part in (domain, model, weights, kv_format):
         raw = part.encode()
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()

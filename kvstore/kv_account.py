@@ -13,8 +13,8 @@ from enum import Enum
 
 import msgspec
 
-from kvstore.hashing import pack_hashes
-from kvstore.held_blocks import HeldBlocks, Naming, decode_events
+from kvstore.hashing import Naming, pack_hashes
+from kvstore.held_blocks import HeldBlocks, decode_events
 from kvstore.kv_messages import PART_HASHES, Change, Delta, LoadReport, SnapshotPart
 
 logger = logging.getLogger(__name__)

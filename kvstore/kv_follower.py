@@ -15,8 +15,7 @@ import zmq
 import zmq.asyncio
 
 from kvstore.errors import MalformedMessage
-from kvstore.hashing import SCHEME
-from kvstore.held_blocks import Naming
+from kvstore.hashing import SCHEME, Naming
 from kvstore.kv_feed import KvFeed
 from kvstore.kv_messages import Follow, KvCodec, Refusal
 from kvstore.prefix_index import PrefixIndex

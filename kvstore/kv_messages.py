@@ -46,6 +46,23 @@ Tier = Annotated[str, Meta(max_length=16)]
 Text = Annotated[str, Meta(max_length=256)]
 
 
+class FetchCosts(msgspec.Struct, frozen=True, array_like=True):
+    """What bringing shared blocks into a verifier costs, seconds by tokens.
+
+    Attributes:
+        host_base_s: From its node's memory, at all,
+        host_s_per_token: and for each token.
+        storage_base_s: From the tier that all nodes share; 0 together with the next where that
+            has not been measured or is not reached.
+        storage_s_per_token: As before.
+    """
+
+    host_base_s: Seconds
+    host_s_per_token: Seconds
+    storage_base_s: Seconds
+    storage_s_per_token: Seconds
+
+
 class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     """How busy a verifier is, and how fast.
 
@@ -58,6 +75,8 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
         prompt_tokens: Of ended requests, since the start.
         cached_prompt_tokens: Of those, found in a cache.
         at_s: When this was so (the verifier's wall clock).
+        fetch: What fetching shared blocks costs; None where it shares none, or does not know.
+        waiting: Of the requests in flight, those without a first token.
     """
 
     in_flight: Count
@@ -67,6 +86,8 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     prompt_tokens: Count
     cached_prompt_tokens: Count
     at_s: Seconds
+    fetch: FetchCosts | None = None
+    waiting: Count = 0
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True):

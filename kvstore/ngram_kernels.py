@@ -13,8 +13,9 @@ waits for a compiler. All of them release the GIL.
 from collections.abc import Callable
 from typing import Any, Final
 
-import numba
 import numpy as np
+
+from kvstore.compiled import compiled
 
 ORDERS: Final = (2, 4, 8)
 """Lengths of the contexts that are chained, tokens. Longer matches are found by comparing."""
@@ -30,18 +31,6 @@ _FOLD: Final = np.uint64(29)
 _HALF: Final = np.uint64(32)
 
 
-def _compiled(signature: str | None, **options: Any) -> Callable[[Any], Any]:
-    """numba's decorator, with its cache where there is a folder for one."""
-
-    def compile_it(function: Any) -> Any:
-        try:
-            return numba.njit(signature, nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # no folder that can be written to
-            return numba.njit(signature, nogil=True, **options)(function)
-
-    return compile_it
-
-
 def _bucket(tokens: Any, end: Any, length: Any, seed: Any, buckets: Any) -> Any:
     """Where the chain of the `length` tokens that end at `end` begins."""
     value = seed
@@ -51,7 +40,7 @@ def _bucket(tokens: Any, end: Any, length: Any, seed: Any, buckets: Any) -> Any:
     return np.int64(((value >> _HALF) * np.uint64(buckets)) >> _HALF)
 
 
-_bucket = _compiled(None, inline="always")(_bucket)
+_bucket = compiled(None, inline="always")(_bucket)
 
 
 def _document_of(position: Any, first: Any, end: Any, starts: Any) -> Any:
@@ -66,7 +55,7 @@ def _document_of(position: Any, first: Any, end: Any, starts: Any) -> Any:
     return low - 1 if low > first else -1
 
 
-_document_of = _compiled(None)(_document_of)
+_document_of = compiled(None)(_document_of)
 
 
 def _write(document: Any, slot: Any, seed: Any, ring: Any, heads: Any, earlier: Any) -> Any:
@@ -87,7 +76,7 @@ def _write(document: Any, slot: Any, seed: Any, ring: Any, heads: Any, earlier: 
     return slot
 
 
-write_document: Callable[..., int] = _compiled(
+write_document: Callable[..., int] = compiled(
     "int64(int32[::1], int64, uint64, int32[::1], uint32[:, ::1], uint32[:, ::1])"
 )(_write)
 """Writes a document into the ring, and chains its contexts.
@@ -236,7 +225,7 @@ def _find(
     return drafted
 
 
-find_draft: Callable[..., int] = _compiled(
+find_draft: Callable[..., int] = compiled(
     "int64(int32[::1], int64, int64, int64, uint64, float64, float64, float64, int64, int64, "
     "int64, int32[::1], uint32[:, ::1], uint32[:, ::1], int64[::1], int32[::1], int64[::1], "
     "float64[::1], int32[::1], float64[::1])"
@@ -330,7 +319,7 @@ def _known(
     return best
 
 
-known_beginning: Callable[..., int] = _compiled(
+known_beginning: Callable[..., int] = compiled(
     "int64(int32[::1], int64, uint64, float64, int64, int64, int64, int32[::1], uint32[:, ::1], "
     "uint32[:, ::1], int64[::1], int32[::1], int64[::1], float64[::1], int32[::1])"
 )(_known)

@@ -19,30 +19,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvstore.kv_messages import TIERS
+from kvstore.kv_messages import DEVICE, HOST, STORAGE
 
-BYTES_A_BLOCK: Final = 112
-"""Of one hash in one set: an int of 64 bits takes 48 bytes (36 and the allocator's rounding),
-its place in a set that was just enlarged 16 bytes at 1/4 of its load. Measured by
-`make bench-router`: 71 to 110."""
+PLACES_BYTES: Final = 72
+"""Most that a set's table may take for each hash in it. Python enlarges small sets to 107 bytes a
+hash; copied, a set takes 32 to 64."""
+BYTES_A_BLOCK: Final = 48 + PLACES_BYTES
+"""Of one hash in one set, at most: an int of 64 bits takes 48 bytes (36 and the allocator's
+rounding). On average `make bench-router` finds 81."""
+SMALL_BYTES: Final = 1 << 14
+"""A table that is not looked at, whatever is in it."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """How much of one prompt a verifier holds.
+    """How much of one prompt a verifier holds, or can fetch.
 
     Attributes:
         device_blocks: Leading blocks that are ready to use.
         colder_blocks: Blocks that follow these on colder tiers, and have to be fetched.
+        storage_blocks: The last of those, which lie in no memory of its node.
     """
 
     device_blocks: int = 0
     colder_blocks: int = 0
+    storage_blocks: int = 0
 
     @property
     def blocks(self) -> int:
         """Leading blocks on any tier."""
         return self.device_blocks + self.colder_blocks
+
+    def reaching(self, host_run: int, storage_run: int) -> "Match":
+        """With what others put where this verifier can fetch it.
+
+        Args:
+            host_run: Leading blocks in the memory of its node.
+            storage_run: Leading blocks in what all nodes share.
+        """
+        near = max(self.blocks - self.storage_blocks, host_run)
+        total = max(self.blocks, host_run, storage_run)
+        return Match(self.device_blocks, total - self.device_blocks, total - near)
 
 
 NOTHING: Final = Match()
@@ -90,7 +107,7 @@ class PrefixIndex:
             if len(hashes) > room:
                 self.left_out += len(hashes) - room
                 hashes = set(list(hashes)[:room])
-            kept[tier] = hashes
+            kept[tier] = _tight(hashes)
             self._blocks += len(hashes)
         self._held[replica_id] = kept
 
@@ -110,15 +127,17 @@ class PrefixIndex:
                 else:
                     self.left_out += 1
         self._blocks += len(held) - before
+        tiers[tier] = _tight(held)
 
     def remove(self, replica_id: str, tier: str, hashes: Iterable[int]) -> None:
         """A verifier no longer holds these."""
-        held = self._held.get(replica_id, {}).get(tier)
-        if held is None:
+        tiers = self._held.get(replica_id, {})
+        if (held := tiers.get(tier)) is None:
             return
         before = len(held)
         held.difference_update(hashes)
         self._blocks += len(held) - before
+        tiers[tier] = _tight(held)
 
     def forget(self, replica_id: str) -> None:
         """Nothing is known of this verifier; nothing of it stays."""
@@ -135,26 +154,42 @@ class PrefixIndex:
         tiers = self._held.get(replica_id)
         if not tiers or not chain:
             return NOTHING
-        device = _leading(tiers.get(TIERS[0], _NO_HASHES), chain, 0)
-        total = device
-        for tier in TIERS[1:]:
-            if held := tiers.get(tier):
-                total = _leading(held, chain, total)
-        return Match(device, total - device)
+        device = _leading(tiers.get(DEVICE, _NO_HASHES), chain, 0)
+        host = _leading(tiers.get(HOST, _NO_HASHES), chain, device)
+        total = _leading(tiers.get(STORAGE, _NO_HASHES), chain, host)
+        return Match(device, total - device, total - host)
+
+    def shared_runs(self, replica_id: str, chain: Sequence[int]) -> tuple[int, int]:
+        """Leading blocks that a verifier put into its node's memory, and into storage."""
+        tiers = self._held.get(replica_id)
+        if not tiers or not chain:
+            return 0, 0
+        return (
+            _leading(tiers.get(HOST, _NO_HASHES), chain, 0),
+            _leading(tiers.get(STORAGE, _NO_HASHES), chain, 0),
+        )
 
     def confirm(self, replica_id: str, chain: Sequence[int], match: Match) -> Match:
         """The part of `match` that holds block by block."""
         tiers = self._held.get(replica_id, {})
-        device = _run(tiers.get(TIERS[0], _NO_HASHES), chain, 0, match.device_blocks)
+        device = _run(tiers.get(DEVICE, _NO_HASHES), chain, 0, match.device_blocks)
         if device < match.device_blocks:
             return Match(device, 0)
-        total = device
-        for tier in TIERS[1:]:
-            total = _run(tiers.get(tier, _NO_HASHES), chain, total, match.blocks)
-        return Match(device, total - device)
+        near = match.blocks - match.storage_blocks
+        host = _run(tiers.get(HOST, _NO_HASHES), chain, device, near)
+        if host < near:
+            return Match(device, host - device)
+        total = _run(tiers.get(STORAGE, _NO_HASHES), chain, host, match.blocks)
+        return Match(device, total - device, total - host)
 
 
 _NO_HASHES: Final[set[int]] = set()
+
+
+def _tight(held: set[int]) -> set[int]:
+    """The same hashes in a table that is not much too large for them."""
+    size = sys.getsizeof(held)
+    return set(held) if size > max(SMALL_BYTES, PLACES_BYTES * len(held)) else held
 
 
 def _leading(held: set[int], chain: Sequence[int], start: int) -> int:

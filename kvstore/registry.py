@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from kvstore.errors import InvalidReport, StoreError, StoreUnavailable
+from kvstore.kv_reports import SharingReport, TierReport
 from kvstore.redis_client import RedisSettings, connect, connect_blocking, store_errors
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ TTL_S = 5.0
 FORGET_AFTER_S = 3600
 MAX_BACKOFF_S = 5.0
 
-WorkerKind = Literal["verifier", "draft"]
+WorkerKind = Literal["verifier", "draft", "kv"]
 Text = Annotated[str, Meta(max_length=256)]
 Word = Annotated[str, Meta(max_length=32)]
 Count = Annotated[int, Meta(ge=0)]
@@ -144,6 +145,17 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         kv_endpoint: Where routers learn which KV blocks it holds; empty where they can't.
         block_tokens: Tokens of one of those blocks.
         governor: Draft lengths and what decides them; None without split drafting.
+        requests_started: That came to the engine.
+        prefilled_tokens: Prompt tokens that were computed for requests with a first token.
+        prompt_squares: Sum of the squares of those, by request.
+        busy_s: Time in which at least one request was in the engine.
+        on_time: Of the ended requests those that met `autoscaling.ttft_s` and `tpot_ms`; 0 without
+            autoscaling.
+        queued_tokens: Prompt tokens that wait to be computed now.
+        kv_tokens: Tokens that fit in the KV cache; 0 where it is not known.
+        max_sequences: Most sequences in a step; 0 where it is not known.
+        zone: Of its node, as Ray's label `ray.io/availability-zone` has it; may be empty.
+        sharing: What it does with shared KV blocks; None where it shares none.
     """
 
     worker_id: Text
@@ -178,6 +190,16 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     kv_endpoint: Text = ""
     block_tokens: Count = 0
     governor: GovernorReport | None = None
+    requests_started: Count = 0
+    prefilled_tokens: Count = 0
+    prompt_squares: Annotated[float, Meta(ge=0)] = 0.0
+    busy_s: Seconds = 0.0
+    on_time: Count = 0
+    queued_tokens: Count = 0
+    kv_tokens: Count = 0
+    max_sequences: Count = 0
+    zone: Text = ""
+    sharing: SharingReport | None = None
     protocol: int = PROTOCOL
 
 
@@ -217,6 +239,34 @@ class NgramReport(msgspec.Struct, frozen=True, kw_only=True):
     gates_closed: Count
 
 
+class DraftModelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a draft worker says about its model. Counts run since its start.
+
+    Attributes:
+        name: Folder or hub id.
+        places: Sequences that it drafts at once.
+        running: Of these, in use.
+        asked: Asks that wanted tokens of it.
+        ready: Of those, answered in full at once, because it had run ahead.
+        branched: Of those, by a prepared rejection.
+        restarted: Times a text went a way that was not prepared.
+        generated: Tokens, prepared rejections included.
+        step_s: Usual time of one of its steps, seconds.
+        busy_ratio: Part of the time since the last report in which it computed, 0-1.
+    """
+
+    name: Text
+    places: Count
+    running: Count
+    asked: Count
+    ready: Count
+    branched: Count
+    restarted: Count
+    generated: Count
+    step_s: Seconds
+    busy_ratio: Ratio
+
+
 class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="draft"):
     """What a draft worker says about itself. Counts run since its start.
 
@@ -234,6 +284,8 @@ class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
         evicted_sessions: Sessions whose contexts it gave up for want of memory.
         busy_ratio: Part of the time since the last report in which it worked, 0-1.
         ngrams: Of kind `ngram_index`; None without it.
+        zone: As of a verifier.
+        model: Of kind `model`; None without it.
     """
 
     worker_id: Text
@@ -254,10 +306,33 @@ class DraftWorkerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     started_at_s: Seconds
     reported_at_s: Seconds
     ngrams: NgramReport | None = None
+    zone: Text = ""
+    model: DraftModelReport | None = None
     protocol: int = PROTOCOL
 
 
-Report = VerifierReport | DraftWorkerReport
+class KvServerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="kv"):
+    """What is said of one node's LMCache server. Counts run since the server's start.
+
+    Attributes:
+        pid: Of the server; 0 while there is none.
+        is_healthy: Whether it answers.
+        starts: How often it was started; more than one means that it was lost.
+        tiers: Behind its memory.
+    """
+
+    worker_id: Text
+    node_ip: Text
+    pid: Count
+    is_healthy: bool
+    starts: Count
+    tiers: Annotated[list[TierReport], Meta(max_length=8)]
+    started_at_s: Seconds
+    reported_at_s: Seconds
+    protocol: int = PROTOCOL
+
+
+Report = VerifierReport | DraftWorkerReport | KvServerReport
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
 
@@ -347,6 +422,9 @@ class Registry:
     @overload
     async def live(self, kind: Literal["draft"]) -> Listing[DraftWorkerReport]: ...
 
+    @overload
+    async def live(self, kind: Literal["kv"]) -> Listing[KvServerReport]: ...
+
     async def live(self, kind: WorkerKind) -> Listing[Any]:
         """Who is alive now.
 
@@ -372,6 +450,12 @@ def read_live(
 def read_live(
     settings: RedisSettings, cluster: str, kind: Literal["draft"]
 ) -> Listing[DraftWorkerReport]: ...
+
+
+@overload
+def read_live(
+    settings: RedisSettings, cluster: str, kind: Literal["kv"]
+) -> Listing[KvServerReport]: ...
 
 
 def read_live(settings: RedisSettings, cluster: str, kind: WorkerKind) -> Listing[Any]:

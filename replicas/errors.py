@@ -1,9 +1,11 @@
 """What can go wrong in a replica.
 
 ReplicaError
-├── NotInThisRelease     a config asks for a part that is not built yet
 ├── NoDraftPort          a draft worker finds no port to listen on
+├── WeightsChanged       weights were swapped while a verifier loaded them
 ├── UnknownVocabulary    nothing says how many tokens the model has
+├── OtherVocabulary      a draft model's token ids mean something else than the target's
+├── DraftModelFailed     a draft worker's model did not start
 ├── ClientLeft           the client hung up before its request was whole
 └── RequestRefused       the front door does not let a request in
     ├── NotAuthenticated     no API key, or one that nobody has
@@ -22,21 +24,19 @@ class ReplicaError(Exception):
     """Base of everything raised on purpose in this room."""
 
 
-class NotInThisRelease(ReplicaError):
-    """A config asks for something that is designed but not built.
+class WeightsChanged(ReplicaError):
+    """Weights were swapped while a verifier loaded them, so nobody knows which it has.
 
     Args:
-        key: Dotted key of the config.
-        remedy: What to write instead.
+        source: Where they lie.
     """
 
-    def __init__(self, key: str, remedy: str) -> None:
-        super().__init__(key, remedy)
-        self.key = key
-        self.remedy = remedy
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self.source = source
 
     def __str__(self) -> str:
-        return f"{self.key}: not in this release; {self.remedy}"
+        return f"the weights in {self.source} changed while they were loaded; they are loaded again"
 
 
 class NoDraftPort(ReplicaError):
@@ -79,6 +79,41 @@ class UnknownVocabulary(ReplicaError):
 
     def __str__(self) -> str:
         return f"the vocabulary of {self.source}: {self.reason}; say it in `model.shape`"
+
+
+class OtherVocabulary(ReplicaError):
+    """A draft model's token ids mean something else than the target's.
+
+    Args:
+        draft: Folder or hub id of the draft model.
+        target: Of the target.
+    """
+
+    def __init__(self, draft: str, target: str) -> None:
+        super().__init__(draft, target)
+        self.draft = draft
+        self.target = target
+
+    def __str__(self) -> str:
+        return (
+            f"token ids of {self.draft} mean something else than those of {self.target}; a draft "
+            "worker needs a model with the target's tokenizer"
+        )
+
+
+class DraftModelFailed(ReplicaError):
+    """A draft worker's model did not start; the worker's log says why.
+
+    Args:
+        source: Folder or hub id of the model.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self.source = source
+
+    def __str__(self) -> str:
+        return f"the draft model {self.source} did not start; the draft worker's log says why"
 
 
 class ClientLeft(ReplicaError):

@@ -5,6 +5,9 @@ A verifier asks once an engine step, a worker answers with what may come next:
     AskBatch    for each session: tokens appended since the last ask, and how many are wanted
     DraftBatch  for each session: tokens that may follow its first `base` tokens
 
+A worker answers at once with what it knows. What a draft model is still to say comes in further
+answers to the same step, as it is generated.
+
 On the wire a message is msgpack of the struct, as an array, in `kvstore/signed_frames.py`'s
 envelope. Token ids travel as little-endian int32: msgpack integers take ten times as long to read.
 Sizes and ranges are checked, and what does not pass is a `MalformedMessage` that says why.
@@ -20,9 +23,9 @@ from numpy.typing import NDArray
 from kvstore.errors import MalformedMessage
 from kvstore.signed_frames import SignedFrames, decoded
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """One more whenever an older peer would misunderstand a message."""
-SPOKEN: Final = (1,)
+SPOKEN: Final = (2,)
 """Versions this code can read and write, oldest first."""
 
 MAX_SESSIONS: Final = 4096
@@ -30,6 +33,7 @@ MAX_SESSIONS: Final = 4096
 MAX_CONTEXT_TOKENS: Final = 1 << 20
 MAX_DRAFT_TOKENS: Final = 256
 MAX_DOMAIN_BYTES: Final = 32
+MAX_NEXT_MS: Final = 60_000
 
 _ASK: Final = b"pcl-ask"
 _DRAFT: Final = b"pcl-draft"
@@ -83,6 +87,7 @@ class Draft(msgspec.Struct, frozen=True, array_like=True):
         tokens: Packed draft tokens; may be more than were wanted, or none.
         source: Where they come from, a draft kind of the config.
         confidence: Part of them that the worker expects to be right, 0-1; 0 where it says nothing.
+        next_ms: When the worker expects to say more to this ask, in ms. 0: this is all.
     """
 
     session: SessionId
@@ -90,20 +95,23 @@ class Draft(msgspec.Struct, frozen=True, array_like=True):
     tokens: Annotated[bytes, Meta(max_length=4 * MAX_DRAFT_TOKENS)]
     source: Annotated[str, Meta(max_length=32)]
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    next_ms: Annotated[int, Meta(ge=0, le=MAX_NEXT_MS)] = 0
 
 
 class DraftBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's answer to one `AskBatch`.
+    """A worker's answer to one `AskBatch`, or a part of it.
 
     Attributes:
         step: The ask's.
-        drafts: One for each session that is known.
+        drafts: One for each session that is known; in further answers, for those with news.
         unknown: Sessions whose whole context the worker needs to be sent again.
+        more: Whether further answers to this step may follow.
     """
 
     step: Annotated[int, Meta(ge=0)]
     drafts: Annotated[list[Draft], Meta(max_length=MAX_SESSIONS)]
     unknown: Annotated[list[SessionId], Meta(max_length=MAX_SESSIONS)] = []
+    more: bool = False
 
 
 class Codec:

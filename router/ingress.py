@@ -6,6 +6,7 @@ can't be read is routed by load, and the front door refuses it properly.
 
     POST /internal/route   body: the client's request
     200 {"host", "port", "replica_id"}     HAProxy streams to this replica
+        "request_headers", too             which it adds to the request, where routes are explained
     503                                    no verifier is ready
 """
 
@@ -16,12 +17,17 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 from ray import serve
+from ray.serve._private.constants import SERVE_INGRESS_ROUTER_HEADER_PREFIX, SERVE_SESSION_ID
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from router.types import RoutingNote
+
 logger = logging.getLogger(__name__)
 
-ROUTABLE_FIELDS = ("messages", "prompt")
+ROUTABLE_FIELDS = ("messages", "prompt", "input")
+NOTE_HEADER = f"{SERVE_INGRESS_ROUTER_HEADER_PREFIX}paceline-route"
+"""Goes to the verifier with the request; nobody else can set it, as HAProxy sees to."""
 
 app = FastAPI(openapi_url=None)
 
@@ -44,9 +50,11 @@ class IngressRouter:
 
     Args:
         server: The verifier deployment.
+        explains: Whether the verifier is told why a request comes to it.
     """
 
-    def __init__(self, server: DeploymentHandle) -> None:
+    def __init__(self, server: DeploymentHandle, explains: bool = False) -> None:
+        self._explains = explains
         self._handle = server
         self._handle._init()
 
@@ -54,14 +62,14 @@ class IngressRouter:
     async def route(self, request: Request) -> Response:
         """Where HAProxy should send the request whose body this is."""
         payload = routing_payload(await request.body())
-        arguments = () if payload is None else (payload,)
+        note = RoutingNote(is_wanted=self._explains)
         handle = self._handle
-        # Tells whose cached blocks may serve the request. It is a secret: never logged.
-        if authorization := request.headers.get("authorization"):
-            handle = handle.options(session_id=authorization)
+        # Tells whose cached blocks may serve the request. It may be a secret: never logged.
+        if shown := request.headers.get(SERVE_SESSION_ID):
+            handle = handle.options(session_id=shown)
         try:
             # The request goes out through HAProxy, so no slot is reserved for it here.
-            async with handle.choose_replica(*arguments, _reserve=False) as selection:
+            async with handle.choose_replica(payload, note, _reserve=False) as selection:
                 replica = selection._replica
         except (RuntimeError, DeploymentUnavailableError) as error:
             logger.warning("no verifier to route to: %s", error)
@@ -70,5 +78,11 @@ class IngressRouter:
             logger.warning("verifier %s has no HTTP port yet", selection.replica_id)
             return Response(status_code=503)
         host, port = replica.backend_http_endpoint
-        where = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+        where: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "replica_id": replica.replica_id.to_full_id_str(),
+        }
+        if note.text:
+            where["request_headers"] = {NOTE_HEADER: note.text}
         return Response(msgspec.json.encode(where), media_type="application/json")

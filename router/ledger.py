@@ -67,6 +67,7 @@ class PickLedger:
         reported_at_s: float,
         now_s: float,
         queued_tokens: int = 0,
+        waiting: int = 0,
     ) -> Load:
         """The verifier's load as of now.
 
@@ -76,13 +77,20 @@ class PickLedger:
             reported_at_s: When it did (its wall clock, seconds); picks before are forgotten.
             now_s: Now, wall clock, seconds.
             queued_tokens: Prompt tokens it reported as still to compute.
+            waiting: Requests without a first token, as it reported.
         """
         mine = self._of.get(replica_id) or _Picks()
         known_until_s = max(reported_at_s, now_s - FORGET_AFTER_S)
         while mine.picks and mine.picks[0][0] <= known_until_s:
             mine.tokens -= mine.picks.popleft()[1]
         return Load(
-            replica_id, in_flight, len(mine.picks), mine.last_pick, queued_tokens, mine.tokens
+            replica_id,
+            in_flight,
+            len(mine.picks),
+            mine.last_pick,
+            queued_tokens,
+            mine.tokens,
+            waiting,
         )
 
     def coming_blocks(self, replica_id: str, chain: Sequence[int], now_s: float) -> int:

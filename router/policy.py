@@ -7,7 +7,7 @@ cost on each verifier (`router/cost.py`) and sends it where that is least.
 import hashlib
 from collections.abc import Sequence
 
-from router.cost import TIE_RATIO, TIE_S, Cost, cost_of, usual_prefill
+from router.cost import TIE_RATIO, TIE_S, Cost, cost_of, usual_prefill, usually_waiting
 from router.types import Candidate, Load, Ranking
 
 
@@ -38,7 +38,10 @@ def least_loaded(loads: Sequence[Load]) -> Ranking:
 
 
 def prefix_aware(
-    candidates: Sequence[Candidate], prompt_tokens: int, block_tokens: int
+    candidates: Sequence[Candidate],
+    prompt_tokens: int,
+    block_tokens: int,
+    wait_weight: float = 1.0,
 ) -> tuple[Ranking, Cost | None]:
     """Ranks verifiers by what a request would cost on each, least first.
 
@@ -49,15 +52,16 @@ def prefix_aware(
         candidates: One entry a verifier, in any order.
         prompt_tokens: Tokens of the whole prompt.
         block_tokens: Tokens of one block.
+        wait_weight: Of the request's class, above 0, at most 1.
 
     Returns:
         All of them, ranked, and the cost on the first; None where there is nobody.
     """
     if not candidates:
         return Ranking((), "no verifier is ready"), None
-    usual = usual_prefill(candidates)
+    usual, waiting = usual_prefill(candidates), usually_waiting(candidates)
     costs = [
-        (cost_of(candidate, prompt_tokens, block_tokens, usual), candidate)
+        (cost_of(candidate, prompt_tokens, block_tokens, usual, waiting, wait_weight), candidate)
         for candidate in candidates
     ]
     least = min(cost.total_s for cost, _ in costs)

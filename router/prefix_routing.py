@@ -6,14 +6,14 @@ router of the cluster needs, so there may be any number of them.
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvstore.hashing import block_hashes
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming, block_hashes
 from kvstore.kv_follower import KvFollower
 from kvstore.kv_messages import LoadReport
 from kvstore.prefix_index import NOTHING, Match, PrefixIndex
@@ -22,7 +22,8 @@ from router.errors import NotTokenized
 from router.ledger import PickLedger
 from router.policy import affinity, prefix_aware
 from router.prompt import PromptReader
-from router.routing_settings import PrefixSettings, Ready
+from router.request_facts import BATCH, INTERACTIVE, class_of, session_of
+from router.routing_settings import SESSION_HEADER, PrefixSettings, Ready
 from router.tenants import Tenants
 from router.types import Candidate, Prefill, Ranking
 
@@ -44,11 +45,15 @@ class Reading:
         prompt_tokens: Of the prompt; 0 where it can't be known.
         chain: Hashes of its blocks.
         reason: Why there are none, a word; empty where there may be.
+        session: What the client says belongs together; empty where it says nothing.
+        request_class: `interactive` or `batch`.
     """
 
     prompt_tokens: int = 0
     chain: Sequence[int] = ()
     reason: str = ""
+    session: str = ""
+    request_class: str = INTERACTIVE
 
 
 @dataclass(frozen=True)
@@ -114,22 +119,32 @@ class PrefixRouting:
         except Exception:  # of the tokenizer's loading anything may come; requests are routed on
             logger.exception("router prefix_aware=off, requests are routed by load")
             return
+        self.begin(ready)
+        logger.info("router prefix_aware=on follows=%s", ready.codec is not None)
+
+    def begin(self, ready: Ready) -> None:
+        """From now on requests are tokenized, and verifiers followed; on the loop of `decide`."""
         self._tenants, self._reader = Tenants(ready.tenants), ready.reader
         if ready.codec is not None:
             naming = Naming(ready.tenants.weights_fingerprint, self._settings.block_tokens)
             self.follower = KvFollower(self.index, naming, ready.codec)
-        logger.info("router prefix_aware=on follows=%s", ready.codec is not None)
 
-    async def read(self, body: Mapping[str, Any] | None, authorization: str) -> Reading:
+    async def read(self, body: Mapping[str, Any] | None, shown: str) -> Reading:
         """What a request's body says.
 
         Args:
             body: Parsed; None where it could not be.
-            authorization: The header of this name; empty where there is none.
+            shown: Value of `settings.shown_header`; empty where the request has none.
         """
-        reader, tenants = self._reader, self._tenants
+        is_session = self._settings.shown_header == SESSION_HEADER
         if body is None:
-            return Reading(reason="no_body")
+            return Reading(reason="no_body", session=shown if is_session else "")
+        session = (is_session and shown) or session_of(body)
+        reading = await self._read_prompt(body, "" if is_session else shown)
+        return replace(reading, session=session, request_class=class_of(body))
+
+    async def _read_prompt(self, body: Mapping[str, Any], key: str) -> Reading:
+        reader, tenants = self._reader, self._tenants
         if reader is None or tenants is None:
             return Reading(reason="not_ready")
         try:
@@ -139,7 +154,7 @@ class PrefixRouting:
                 tokens = reader.token_ids(body)
         except NotTokenized as error:
             return Reading(reason=error.reason)
-        root = tenants.root_of(body.get("model"), authorization)
+        root = tenants.root_of(body.get("model"), key)
         if root is None:
             return Reading(len(tokens), (), "unknown_caller")
         return Reading(len(tokens), block_hashes(root, tokens, self._settings.block_tokens))
@@ -164,13 +179,17 @@ class PrefixRouting:
                 }
             )
         matches = self._matches(reading.chain, verifiers)
+        reach = self._reach(reading.chain, verifiers)
         while True:
             candidates = [
-                self._candidate(name, stats, reading.chain, matches[name], now_s)
+                self._candidate(name, stats, reading, matches[name].reaching(*reach[name]), now_s)
                 for name, stats in verifiers.items()
             ]
             ranking, cost = prefix_aware(
-                candidates, reading.prompt_tokens, self._settings.block_tokens
+                candidates,
+                reading.prompt_tokens,
+                self._settings.block_tokens,
+                self._settings.batch_weight if reading.request_class == BATCH else 1.0,
             )
             if not ranking.replica_ids:
                 return Decision(ranking, None, NOTHING, 0)
@@ -181,7 +200,7 @@ class PrefixRouting:
             matches[best] = exact  # Its run has a hole: decide again.
         self.ledger.picked(best, now_s, cost.prefill_tokens if cost else 0, reading.chain)
         cold = sum(name not in self.index for name in verifiers)
-        return Decision(ranking, cost, matches[best], cold)
+        return Decision(ranking, cost, matches[best].reaching(*reach[best]), cold)
 
     def _matches(self, chain: Sequence[int], verifiers: Mapping[str, object]) -> dict[str, Match]:
         now_s = time.monotonic()
@@ -192,11 +211,33 @@ class PrefixRouting:
             matches[name] = self.index.match(name, chain) if is_known else NOTHING
         return matches
 
+    def _reach(
+        self, chain: Sequence[int], verifiers: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, tuple[int, int]]:
+        """By verifier how much of a prompt lies in its node's memory, and in what all share.
+
+        Whoever put it there: the ones that can fetch say so in their load.
+        """
+        shared = {name: self.index.shared_runs(name, chain) for name in verifiers}
+        nodes = {name: _node(stats) for name, stats in verifiers.items()}
+        storage_run = max((storage for _, storage in shared.values()), default=0)
+        host_runs: dict[str, int] = {}
+        for name, (host, _) in shared.items():
+            host_runs[nodes[name]] = max(host_runs.get(nodes[name], 0), host)
+        return {
+            name: (host_runs[nodes[name]], storage_run) if self._fetches(name) else (0, 0)
+            for name in verifiers
+        }
+
+    def _fetches(self, name: str) -> bool:
+        report = self._report(name)
+        return report is not None and report.fetch is not None
+
     def _candidate(
         self,
         name: str,
         stats: Mapping[str, Any],
-        chain: Sequence[int],
+        reading: Reading,
         match: Match,
         now_s: float,
     ) -> Candidate:
@@ -205,23 +246,35 @@ class PrefixRouting:
         polled_at_s = float(stats.get("at_s", now_s - UNREPORTED_PICK_S))
         if report is not None and report.at_s >= polled_at_s:
             load = self.ledger.load(
-                name, report.in_flight, report.at_s, now_s, queued_tokens=report.queued_tokens
+                name,
+                report.in_flight,
+                report.at_s,
+                now_s,
+                queued_tokens=report.queued_tokens,
+                waiting=report.waiting,
             )
         else:
             load = self.ledger.load(name, int(stats.get("in_flight", 0)), polled_at_s, now_s)
         prefill = None
         if report is not None and report.prefill_s_per_token > 0:
             prefill = Prefill(report.prefill_base_s, report.prefill_s_per_token)
+        chain = reading.chain
         if chain:
             preferred = affinity(name, chain[min(AFFINITY_BLOCKS, len(chain)) - 1])
+        elif reading.session:  # Its tokens are not known, but where its like went is.
+            preferred = affinity(name, session_key(reading.session))
         else:
             preferred = 1 / (1 + load.last_pick)  # Nothing to be near to: take turns.
+        fetch = report.fetch if report is not None else None
         return Candidate(
             load,
             match.device_blocks,
             match.colder_blocks,
+            match.storage_blocks,
             self.ledger.coming_blocks(name, chain, now_s),
             prefill,
+            # Zeros are sent by one that could fetch and never has.
+            fetch if fetch is not None and fetch.host_s_per_token else None,
             preferred,
         )
 
@@ -230,9 +283,20 @@ class PrefixRouting:
         return feed.load if feed is not None else None
 
 
+def _node(stats: Mapping[str, Any]) -> str:
+    """Where a verifier runs: the host of the address where it tells of its blocks."""
+    return str(stats.get("kv_endpoint", "")).rpartition(":")[0]
+
+
+def session_key(session: str) -> int:
+    """A session's name as a number, the same in every router."""
+    digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
 def _chars(body: Mapping[str, Any]) -> int:
     """About how long a prompt is; enough to tell a long one."""
-    prompt = body.get("prompt")
+    prompt = body.get("prompt") or body.get("input")
     if isinstance(prompt, str):
         return len(prompt)
     messages = body.get("messages")

@@ -17,6 +17,7 @@ import numpy as np
 from kvstore.hashing import Tokens
 from router.conversation import Chat, ContentFormat, chat_of
 from router.errors import NotTokenized
+from router.responses import chat_of_responses
 from router.segments import Segments
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class PromptReader:
         }
 
     def token_ids(self, body: Mapping[str, Any]) -> Tokens:
-        """The prompt of a chat or completion request; of several prompts the first.
+        """The prompt of a chat, responses or completion request; of several prompts the first.
 
         Args:
             body: As the client sent it.
@@ -97,6 +98,8 @@ class PromptReader:
             raise NotTokenized("model")
         if body.get("truncate_prompt_tokens") is not None:
             raise NotTokenized("truncated")
+        if "input" in body and "messages" not in body:
+            body = chat_of_responses(body)
         if "messages" in body:
             return self._encode(self.rendered(body), body.get("add_special_tokens", False))
         prompt = body.get("prompt")

@@ -5,21 +5,21 @@ secrets are kept.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from configs.schema import ClusterConfig
 from configs.secrets import read_secret
 from kvstore.cluster_token import cluster_token
 from kvstore.errors import NoClusterToken
-from kvstore.fingerprint import weights_fingerprint
 from kvstore.keys import parse_keys
+from kvstore.kv_identity import adapter_fingerprints, kv_format, source_fingerprint
 from kvstore.kv_messages import KvCodec
 from kvstore.prefix_index import BYTES_A_BLOCK
 from router.prompt import PromptReader, PromptSettings
 from router.tenants import TenantSettings
 
 MIB = 1 << 20
+SESSION_HEADER = "x-session-id"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class PrefixSettings:
         block_tokens: Tokens of one KV block.
         max_blocks: Bound of the index, entries.
         config: The whole cluster; None in a Serve application that is not paceline's.
+        shown_header: The one request header that HAProxy shows to the router.
+        batch_weight: What a second of waiting counts for where a request can wait.
     """
 
     source: str
@@ -54,6 +56,8 @@ class PrefixSettings:
     block_tokens: int
     max_blocks: int
     config: ClusterConfig | None = field(default=None, repr=False)
+    shown_header: str = SESSION_HEADER
+    batch_weight: float = 0.25
 
     @classmethod
     def from_kwargs(
@@ -74,6 +78,8 @@ class PrefixSettings:
             parsed.block_tokens,
             parsed.router.index_mib * MIB // BYTES_A_BLOCK,
             parsed,
+            parsed.shown_header,
+            parsed.router.batch_weight,
         )
 
     def load(self) -> Ready:
@@ -84,24 +90,23 @@ class PrefixSettings:
             KeysFileError: The keys file can't be used.
             Exception: The tokenizer can't be loaded.
         """
-        fingerprint = self.source
-        if Path(self.source).is_dir():
-            fingerprint = weights_fingerprint(Path(self.source))
+        fingerprint = source_fingerprint(self.source)
         config = self.config
         if config is None:
             tenants = TenantSettings(
-                self.model, frozenset(), fingerprint, "auto", self.block_tokens, salted=False
+                self.model, {}, fingerprint, "", self.block_tokens, salted=False
             )
             return Ready(PromptReader(PromptSettings(self.source)), tenants, None)
         door, model = config.front_door, config.model
         tenants = TenantSettings(
             model.name,
-            frozenset(adapter.name for adapter in model.adapters),
+            adapter_fingerprints(config),
             fingerprint,
-            config.verifiers.kv_cache.dtype,
+            kv_format(config),
             self.block_tokens,
             parse_keys(read_secret(door.keys)) if door.keys else None,
             read_secret(door.domain_salt).encode() if door.domain_salt else b"",
+            key_header=self.shown_header,
         )
         reader = PromptReader(
             PromptSettings(self.source, model.chat_template, model.trust_remote_code)

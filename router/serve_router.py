@@ -16,6 +16,7 @@ from router.policy import least_loaded
 from router.prefix_metrics import PrefixMetrics
 from router.prefix_routing import PrefixRouting
 from router.routing_settings import PrefixSettings
+from router.types import Ranking, RoutingNote
 
 DECISION_BUCKETS_S = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05]
 
@@ -74,11 +75,15 @@ class LeastLoadedRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
             self._ledger.picked(best, now_s)
             self._metrics.picks.inc(tags={"verifier": best})
         self._metrics.decision_s.observe(time.perf_counter() - started_s)
+        _explain(pending_request, ranking)
         return [[by_id[replica_id]] for replica_id in ranking.replica_ids]
 
 
-class PrefixAwareRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
-    """Sends a request to the verifier that is predicted to answer soonest (docs/routing.md)."""
+class PrefixAwareRouter(RequestRouter):  # type: ignore[misc]
+    """Sends a request to the verifier that is predicted to answer soonest (docs/routing.md).
+
+    Each place is for the request it was chosen for, so there is no `FIFOMixin`.
+    """
 
     def initialize_state(self, **settings: Any) -> None:
         """Called by Serve once, before the first request.
@@ -105,10 +110,10 @@ class PrefixAwareRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         if self._prefix_metrics is None:
             self._prefix_metrics = PrefixMetrics(self._routing)
             self._prefix_metrics.start()
-        arguments = pending_request.args if pending_request is not None else ()
-        body = vars(arguments[0]) if arguments and hasattr(arguments[0], "__dict__") else None
-        key = pending_request.metadata.session_id if pending_request is not None else ""
-        reading = await self._routing.read(body, key or "")
+        body, shown = _body_of(pending_request), ""
+        if pending_request is not None:
+            shown = pending_request.metadata.session_id or ""
+        reading = await self._routing.read(body, shown)
         started_s = time.perf_counter()
         by_id = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         decision = self._routing.decide(
@@ -118,4 +123,18 @@ class PrefixAwareRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
             self._metrics.picks.inc(tags={"verifier": decision.ranking.replica_ids[0]})
         self._metrics.decision_s.observe(time.perf_counter() - started_s)
         self._prefix_metrics.saw(reading, decision)
+        _explain(pending_request, decision.ranking)
         return [[by_id[replica_id]] for replica_id in decision.ranking.replica_ids]
+
+
+def _body_of(pending: PendingRequest | None) -> dict[str, Any] | None:
+    """The client's request as fields; None where it could not be read."""
+    arguments = pending.args if pending is not None else ()
+    return vars(arguments[0]) if arguments and hasattr(arguments[0], "__dict__") else None
+
+
+def _explain(pending: PendingRequest | None, ranking: Ranking) -> None:
+    """Writes on the request's note, if it has one, why it goes where it goes."""
+    for argument in pending.args if pending is not None else ():
+        if isinstance(argument, RoutingNote) and argument.is_wanted and ranking.replica_ids:
+            argument.text = f"{ranking.replica_ids[0]}, {ranking.reason}"

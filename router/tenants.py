@@ -6,6 +6,7 @@ table, makes the root here. Whose key is not known has no root: nothing can be w
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvstore.hashing import root_hash
@@ -18,23 +19,25 @@ class TenantSettings:
 
     Attributes:
         model: Name of the model itself.
-        adapters: Names of its adapters.
+        adapters: Fingerprints of its adapters, by name.
         weights_fingerprint: Which weights are loaded.
-        kv_cache_dtype: Type of the cached values.
+        kv_format: How cached values were computed and are kept.
         block_tokens: Tokens of one block.
         keys: Who may ask; None where no keys are asked for.
         domain_secret: Of the config; empty where it names none.
         salted: Whether verifiers salt at all; a plain Serve application's do not.
+        key_header: In which header the router is shown keys: `authorization` or `x-api-key`.
     """
 
     model: str
-    adapters: frozenset[str]
+    adapters: Mapping[str, str]
     weights_fingerprint: str
-    kv_cache_dtype: str
+    kv_format: str
     block_tokens: int
     keys: KeyTable | None = None
     domain_secret: bytes = field(default=b"", repr=False)
     salted: bool = True
+    key_header: str = "authorization"
 
 
 class Tenants:
@@ -51,12 +54,12 @@ class Tenants:
         self._tenants = dict(settings.keys.entries) if settings.keys else {}
         self._roots: dict[tuple[str, str], int] = {}
 
-    def root_of(self, model: object, authorization: str) -> int | None:
+    def root_of(self, model: object, shown: str) -> int | None:
         """The root of a request's block hashes, or None where it can't be known.
 
         Args:
             model: The request's field of this name.
-            authorization: The header of this name; empty where there is none.
+            shown: Value of the header with the key; empty where there is none.
         """
         settings = self._settings
         if not isinstance(model, str) or (
@@ -65,7 +68,10 @@ class Tenants:
             return None
         tenant: str | None = NO_TENANT
         if settings.keys is not None:
-            tenant = self._tenants.get(hashlib.sha256(_bearer(authorization)).digest())
+            key = _bearer(shown)
+            if settings.key_header == "x-api-key":
+                key = shown.encode("latin-1", "replace")
+            tenant = self._tenants.get(hashlib.sha256(key).digest())
         if tenant is None:
             return None
         root = self._roots.get((tenant, model))
@@ -80,8 +86,8 @@ class Tenants:
             salt = cache_salt(
                 sharing_domain(tenant, self._secret),
                 model,
-                settings.weights_fingerprint,
-                settings.kv_cache_dtype,
+                settings.weights_fingerprint + settings.adapters.get(model, ""),
+                settings.kv_format,
             )
         adapter = "" if model == settings.model else model
         return root_hash(settings.weights_fingerprint, adapter, salt, settings.block_tokens)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kvstore.kv_messages import FetchCosts
+
 
 @dataclass(frozen=True)
 class Load:
@@ -14,6 +16,7 @@ class Load:
         last_pick: Count of picks of this router when it was last picked; 0 if never.
         queued_tokens: Prompt tokens it said it still had to compute.
         sent_tokens: Prompt tokens to compute of the requests sent since.
+        waiting: Requests without a first token, it said.
     """
 
     replica_id: str
@@ -22,6 +25,7 @@ class Load:
     last_pick: int
     queued_tokens: int = 0
     sent_tokens: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,19 @@ class Ranking:
 
     replica_ids: tuple[str, ...]
     reason: str
+
+
+@dataclass
+class RoutingNote:
+    """Goes with a request to the policy, which writes on it why it decided as it did.
+
+    Attributes:
+        is_wanted: Whether anybody will read it.
+        text: One line of ASCII without quotes.
+    """
+
+    is_wanted: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,15 +69,19 @@ class Candidate:
     Attributes:
         load: What is known of its load.
         device_blocks: Leading blocks of the prompt that it holds ready.
-        colder_blocks: Blocks after these that it can fetch.
+        colder_blocks: Blocks after these that it can fetch,
+        storage_blocks: the last of them not from its node's memory.
         coming_blocks: Leading blocks that it will hold once requests sent there are prefilled.
         prefill: What prefilling costs there; None where it is not known yet.
+        fetch: What fetching costs there; None where it is not known yet.
         affinity: 0-1 by consistent hashing of the verifier and the prompt's beginning.
     """
 
     load: Load
     device_blocks: int = 0
     colder_blocks: int = 0
+    storage_blocks: int = 0
     coming_blocks: int = 0
     prefill: Prefill | None = None
+    fetch: FetchCosts | None = None
     affinity: float = 0.0

@@ -1,14 +1,14 @@
 """What tests of several rooms need: a real Redis, real weights, the real line."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from lines import LORA, Line, Lines, base_config
+from missing import missing
 from redis_server import RedisServer
 from tiny_models import make_random_lora
 
@@ -36,7 +36,7 @@ def smollm2() -> Path:
     try:
         return ensure_model("smollm2-135m-instruct", FoldersConfig().models, lambda _: None)
     except ModelError as error:
-        _missing(str(error))
+        missing(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -167,11 +167,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _need_redis_server() -> None:
     if shutil.which("redis-server") is None:
-        _missing("redis-server is missing: `make redis`")
-
-
-def _missing(what: str) -> NoReturn:
-    """Skips on a laptop, fails in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
+        missing("redis-server is missing: `make redis`")

@@ -47,6 +47,7 @@ def test_every_file_of_the_map_exists() -> None:
 
 def test_every_link_between_documents_leads_somewhere() -> None:
     """Relative links of the README and the docs exist."""
-    for file in [*Path().glob("*.md"), *Path("docs").glob("*.md")]:
+    chart = Path("helm/paceline/README.md")
+    for file in [*Path().glob("*.md"), *Path("docs").glob("*.md"), chart]:
         for target in re.findall(r"\]\(((?!http)[^)#]+)", file.read_text()):
             assert (file.parent / target).exists(), f"{file}: {target}"

@@ -3,7 +3,7 @@
 A rule is in the file of its subject; each says in one line what must hold.
 """
 
-from configs.checks import drafting, engine_args, hardware, kv, memory, model, places
+from configs.checks import drafting, engine_args, hardware, kv, memory, model, places, scaling
 from configs.checks.rule import Rule
 from configs.errors import ConfigProblem
 from configs.facts import Facts
@@ -17,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     *memory.RULES,
     *engine_args.RULES,
     *places.RULES,
+    *scaling.RULES,
 )
 
 

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator
 
-from configs.checks.rule import COLOCATED_DRAFT, Finding, drafts_of, shares_vocabulary, target_of
+from configs.checks.rule import (
+    COLOCATED_DRAFT,
+    WORKER_DRAFT,
+    Finding,
+    drafts_of,
+    shares_vocabulary,
+    target_of,
+)
 from configs.facts import Facts
 from configs.footprint import context_tokens
 from configs.schema import ClusterConfig
@@ -111,6 +118,20 @@ def vocabularies_are_one(config: ClusterConfig, facts: Facts) -> Iterator[Findin
                 f"its vocabulary has {own.vocab_size} tokens and the target's "
                 f"{target.vocab_size}; take a draft model with the target's tokenizer",
             )
+
+
+def token_ids_mean_the_same(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
+    """A worker's draft model takes each token id for the same token as the target."""
+    draft = next((d for d in drafts_of(config, facts) if d.key == WORKER_DRAFT), None)
+    if draft is None or facts.vocabularies is None:
+        return
+    target, own = facts.vocabularies
+    if target != own:
+        yield Finding(
+            f"{WORKER_DRAFT}.source",
+            f"token ids of {draft.model.source} mean something else than those of "
+            f"{config.model.source}; take a draft model with the target's tokenizer",
+        )
 
 
 def draft_ranks_fit(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
@@ -225,6 +246,7 @@ RULES = (
     schedule_is_in_order,
     classes_wish_what_there_is,
     vocabularies_are_one,
+    token_ids_mean_the_same,
     draft_ranks_fit,
     draft_computes_like_the_target,
     draft_length_fits,

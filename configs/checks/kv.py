@@ -12,6 +12,8 @@ CPU_KV_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 # Sizes that the attention kernels are built for: cpu_attn.py and triton_attn.py there.
 BLOCK_UNIT = {"cpu": 32, "gpu": 16}
 NEAREST_FIRST = ("dram", "disk", "redis")
+REDIS_SHARE = 0.75
+"""Of a Redis server's memory that KV blocks may take."""
 
 
 def blocks_have_a_kernel(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
@@ -78,8 +80,6 @@ def tiers_are_complete(config: ClusterConfig, _facts: Facts) -> Iterator[Finding
         key = f"kv.tiers[{index}]"
         if tier.kind != "redis" and tier.size_gib is None:
             yield Finding(f"{key}.size_gib", f"is missing: a {tier.kind} tier needs its size")
-        if tier.kind == "redis" and tier.size_gib is not None:
-            yield Finding(f"{key}.size_gib", "is not used: Redis bounds its own memory; remove it")
         if tier.kind == "disk" and tier.path is None:
             yield Finding(f"{key}.path", "is missing: a disk tier needs a folder")
         if tier.kind != "disk" and tier.path is not None:
@@ -103,6 +103,20 @@ def tiers_are_in_order(config: ClusterConfig, _facts: Facts) -> Iterator[Finding
         )
 
 
+def redis_keeps_room_for_the_rest(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """Blocks leave the private Redis a quarter: the registry and n-grams are there, too."""
+    room_gib = REDIS_SHARE * config.redis.memory_mib / 1024
+    for index, tier in enumerate(config.kv.tiers):
+        if tier.kind != "redis" or not config.kv.shared or not config.runs_on_this_machine:
+            continue
+        if tier.size_gib is not None and tier.size_gib > room_gib:
+            yield Finding(
+                f"kv.tiers[{index}].size_gib",
+                f"{tier.size_gib:g} GiB are more than the {room_gib:.2f} that Redis has for them; "
+                f"lower it, or raise redis.memory_mib",
+            )
+
+
 RULES = (
     blocks_have_a_kernel,
     chunks_are_whole_blocks,
@@ -110,4 +124,5 @@ RULES = (
     fp8_blocks_have_avx512,
     tiers_are_complete,
     tiers_are_in_order,
+    redis_keeps_room_for_the_rest,
 )

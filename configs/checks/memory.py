@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from configs.checks.rule import WORKER_DRAFT, Finding, drafts_of
 from configs.facts import Facts
 from configs.footprint import (
+    DEFAULT_CPU_KV_GIB,
     GIB,
     context_tokens,
     gpu_memory_bytes,
@@ -60,14 +61,19 @@ def cpu_memory_is_enough(config: ClusterConfig, facts: Facts) -> Iterator[Findin
     kv, weights = kv_memory_bytes(config, facts), weight_bytes(config.model, facts.target)
     if not _all_on_these_cpus(config) or kv is None or weights is None:
         return
-    replicas, workers = config.verifiers.replicas, config.drafting.split
+    replicas = config.most_verifiers
     parts = {
         f"{replicas} x weights": replicas * weights,
         f"{replicas} x KV cache": replicas * ranks(config) * kv,
     }
     for draft in drafts_of(config, facts):
-        copies = workers.workers.replicas if workers and draft.key == WORKER_DRAFT else replicas
+        copies = config.most_draft_workers if draft.key == WORKER_DRAFT else replicas
         parts[f"{copies} x draft weights"] = copies * (weight_bytes(draft.model, draft.facts) or 0)
+    split = config.drafting.split
+    if split and (worker_draft := split.workers.draft):
+        copies = config.most_draft_workers * worker_draft.tensor_parallel
+        kv_gib = worker_draft.memory_gib or DEFAULT_CPU_KV_GIB
+        parts[f"{copies} x draft KV cache"] = copies * kv_gib * GIB
     if config.kv.shared:
         dram = sum(tier.size_gib or 0 for tier in config.kv.tiers if tier.kind == "dram")
         parts["shared KV"] = dram * GIB
@@ -81,13 +87,28 @@ def cpu_memory_is_enough(config: ClusterConfig, facts: Facts) -> Iterator[Findin
         )
 
 
+def dram_tier_holds_a_request(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
+    """What one request of the full context needs fits the memory that LMCache moves it through."""
+    context, per_token = context_tokens(config, facts), kv_bytes_per_token(config, facts)
+    if not config.kv.shared or context is None or per_token is None:
+        return
+    needed = context * per_token * ranks(config)
+    for index, tier in enumerate(config.kv.tiers):
+        if tier.kind == "dram" and tier.size_gib is not None and tier.size_gib * GIB < needed:
+            yield Finding(
+                f"kv.tiers[{index}].size_gib",
+                f"too little memory: one request of {context} tokens has {_gib(needed)} of KV "
+                f"blocks, and there are {_gib(tier.size_gib * GIB)}; raise it",
+            )
+
+
 def cores_are_enough(config: ClusterConfig, facts: Facts) -> Iterator[Finding]:
     """This machine's cores hold all processes of a CPU cluster; Ray would wait forever."""
     if not _all_on_these_cpus(config):
         return
-    verifiers, split = config.verifiers, config.drafting.split
-    needed = verifiers.replicas * ranks(config) * verifiers.cpus
-    needed += split.workers.replicas * split.workers.cpus if split else 0
+    split = config.drafting.split
+    needed = config.most_verifiers * ranks(config) * config.verifiers.cpus
+    needed += config.most_draft_workers * split.workers.cpus if split else 0
     if needed > facts.machine.cores:
         yield Finding(
             "verifiers.cpus",
@@ -104,4 +125,10 @@ def _gib(size_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
 
 
-RULES = (weights_fit_gpus, one_request_fits, cpu_memory_is_enough, cores_are_enough)
+RULES = (
+    weights_fit_gpus,
+    one_request_fits,
+    cpu_memory_is_enough,
+    dram_tier_holds_a_request,
+    cores_are_enough,
+)

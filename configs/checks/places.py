@@ -64,23 +64,28 @@ class _Range:
 
 
 def _ranges(config: ClusterConfig) -> Iterator[_Range]:
-    ports, split, verifiers = config.ports, config.drafting.split, config.verifiers.replicas
+    ports, verifiers, workers = config.ports, config.most_verifiers, config.most_draft_workers
+    scaling = config.autoscaling
+    verifiers_key = "autoscaling.max_verifiers" if scaling else "verifiers.replicas"
+    workers_key = "drafting.split.workers.replicas"
+    if scaling and scaling.max_draft_workers:
+        workers_key = "autoscaling.max_draft_workers"
     yield _Range(
         "replicas",
         "replicas'",
         ports.replicas_from,
         ports.replicas_to,
         verifiers,
-        "verifiers.replicas",
+        verifiers_key,
     )
-    if split is not None:
+    if config.drafting.split is not None:
         yield _Range(
             "drafts",
             "draft workers'",
             ports.drafts_from,
             ports.drafts_to,
-            split.workers.replicas,
-            "drafting.split.workers.replicas",
+            workers,
+            workers_key,
         )
     if config.router.policy == "prefix_aware":
         yield _Range(
@@ -89,7 +94,21 @@ def _ranges(config: ClusterConfig) -> Iterator[_Range]:
             ports.kv_from,
             ports.kv_to,
             verifiers,
-            "verifiers.replicas",
+            verifiers_key,
+        )
+
+
+def router_sees_whose_request_it_is(config: ClusterConfig, _facts: Facts) -> Iterator[Finding]:
+    """A prefix-aware router that must tell tenants apart is shown their keys."""
+    if (
+        config.router.policy == "prefix_aware"
+        and config.front_door.keys is not None
+        and config.shown_header == "x-session-id"
+    ):
+        yield Finding(
+            "router.shown_header",
+            "`front_door.keys` asks for keys, and a router that is not shown them knows nobody's "
+            "prefix; use `authorization` or `x-api-key`, or leave it out",
         )
 
 
@@ -132,4 +151,10 @@ def secrets_are_there(_config: ClusterConfig, facts: Facts) -> Iterator[Finding]
         yield Finding(key, reason)
 
 
-RULES = (ports_are_apart, run_folder_fits_sockets, password_has_a_server, paths_exist)
+RULES = (
+    ports_are_apart,
+    router_sees_whose_request_it_is,
+    run_folder_fits_sockets,
+    password_has_a_server,
+    paths_exist,
+)

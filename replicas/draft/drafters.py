@@ -1,14 +1,12 @@
 """Where a draft worker's drafts come from: one drafter for each kind of the config."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
-from configs.schema import ClusterConfig, DraftKind, SplitDrafting
+from configs.schema import ClusterConfig, SplitDrafting
 from replicas.draft.gate import Outcome
-from replicas.errors import NotInThisRelease
 from replicas.messages import Tokens
 from replicas.prompt_lookup import continued, longest_match
 
@@ -96,37 +94,18 @@ class PromptLookup:
 def make_drafters(config: ClusterConfig, ngram_index: Drafter | None = None) -> list[Drafter]:
     """The drafters of a draft worker, in the order in which they are asked.
 
+    Kind `model` is none of them: it takes its time, in a thread of its own (`running_ahead.py`).
+
     Args:
         config: The cluster's.
         ngram_index: The drafter of kind `ngram_index`. None leaves the kind out, as where
             sharing is off.
-
-    Raises:
-        NotInThisRelease: A kind is not built yet.
     """
     split = config.drafting.split or SplitDrafting()
-    check_kinds(split.workers.kinds)
     drafters: list[Drafter] = []
     for kind in split.workers.kinds:
-        if (drafter := DRAFTERS[kind](split, ngram_index)) is not None:
-            drafters.append(drafter)
+        if kind == "prompt_lookup":
+            drafters.append(PromptLookup(split.shortest_match))
+        elif kind == "ngram_index" and ngram_index is not None:
+            drafters.append(ngram_index)
     return drafters
-
-
-def check_kinds(kinds: Iterable[DraftKind]) -> None:
-    """Whether every kind can be made.
-
-    Raises:
-        NotInThisRelease: One is not built yet.
-    """
-    if missing := [kind for kind in kinds if kind not in DRAFTERS]:
-        raise NotInThisRelease(
-            "drafting.split.workers.kinds",
-            f"`{'`, `'.join(missing)}` can't draft yet; write `[{', '.join(DRAFTERS)}]`",
-        )
-
-
-DRAFTERS: dict[DraftKind, Callable[[SplitDrafting, Drafter | None], Drafter | None]] = {
-    "prompt_lookup": lambda split, _: PromptLookup(split.shortest_match),
-    "ngram_index": lambda _, ngram_index: ngram_index,
-}

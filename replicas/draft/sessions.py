@@ -63,6 +63,7 @@ class Sessions:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._tokens = 0
+        self._dropped: list[SessionKey] = []
         self._contexts: OrderedDict[SessionKey, _Context] = OrderedDict()
         self._heard_at_s: dict[bytes, float] = {}
 
@@ -112,9 +113,16 @@ class Sessions:
         self._bytes += context.held_bytes
         self._tokens += context.length
         while self._bytes > self._max_bytes:
-            self._remove(next(iter(self._contexts)))
+            oldest = next(iter(self._contexts))
+            self._remove(oldest)
+            self._dropped.append(oldest)
             self.evicted += 1
         return context.view()
+
+    def take_dropped(self) -> list[SessionKey]:
+        """The sessions that were dropped for want of memory since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
     def note(self, key: SessionKey) -> Note | None:
         """What else is known of a session; None where it is not here."""
@@ -144,11 +152,12 @@ class Sessions:
         for key in [key for key in self._contexts if key.peer == peer]:
             self._remove(key)
 
-    def drop_idle(self, now_s: float) -> None:
-        """Drop the sessions of verifiers that were silent for `IDLE_S`."""
+    def drop_idle(self, now_s: float) -> list[bytes]:
+        """Drop the sessions of verifiers that were silent for `IDLE_S`; says which."""
         silent = [peer for peer, at_s in self._heard_at_s.items() if now_s - at_s >= IDLE_S]
         for peer in silent:
             self.forget_peer(peer)
+        return silent
 
     def _remove(self, key: SessionKey) -> None:
         context = self._contexts.pop(key)

@@ -18,19 +18,25 @@ from configs.schema import ClusterConfig, SplitDrafting
 from kvstore.cluster_token import cluster_token
 from kvstore.fingerprint import tokenizer_fingerprint
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftWorkerReport, Heartbeat, NgramReport, Registry
+from kvstore.registry import DraftModelReport, DraftWorkerReport, Heartbeat, NgramReport, Registry
 from replicas.draft.drafters import make_drafters
 from replicas.draft.fleet_index import FleetIndex, FleetSettings, FleetStats
 from replicas.draft.listening import advertised_host
+from replicas.draft.model_drafter import make_model
+from replicas.draft.model_telemetry import ModelReporter, ModelTelemetry
 from replicas.draft.ngram_telemetry import NgramTelemetry
 from replicas.draft.service import DraftService, ServiceSettings
 from replicas.draft.tally import ServiceStats
 from replicas.draft.telemetry import DraftTelemetry
-from replicas.errors import ReplicaError, UnknownVocabulary
+from replicas.draft.vllm_engine import draft_model_environment
+from replicas.errors import DraftModelFailed, ReplicaError, UnknownVocabulary
 from replicas.messages import SPOKEN, Codec
 from replicas.verifier.process_setup import log_with_serve
+from replicas.zone import own_zone
 
 HEARTBEAT_PERIOD_S = 1.0
+LEAVING_S = 2.5
+"""How long a worker that leaves still answers after it left the registry."""
 
 
 def fingerprint_of(model_source: str) -> str:
@@ -91,6 +97,8 @@ def draft_worker_environment(config: ClusterConfig) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "OMP_NUM_THREADS": str(max(1, int(split.workers.cpus))),
     }
+    if "model" in split.workers.kinds:
+        env |= draft_model_environment(on_gpu=split.workers.gpus > 0)
     return env | split.workers.env
 
 
@@ -103,6 +111,8 @@ def report_of(
     tokenizer_fingerprint: str,
     started_at_s: float,
     fleet: FleetStats | None = None,
+    zone: str = "",
+    model: DraftModelReport | None = None,
 ) -> DraftWorkerReport:
     """What the registry tells the cluster about a draft worker.
 
@@ -114,6 +124,8 @@ def report_of(
         tokenizer_fingerprint: Of the target it drafts for.
         started_at_s: Wall clock, seconds.
         fleet: Of its n-gram index, where it has one.
+        zone: Of its node; may be empty.
+        model: Of its draft model, where it has one.
 
     Raises:
         ReplicaError: The service died, and must not be announced.
@@ -139,6 +151,8 @@ def report_of(
         started_at_s=started_at_s,
         reported_at_s=time.time(),
         ngrams=ngram_report(fleet) if fleet is not None else None,
+        zone=zone,
+        model=model,
     )
 
 
@@ -166,10 +180,13 @@ def ngram_report(stats: FleetStats) -> NgramReport:
 class DraftWorker:
     """One draft worker: its service, and its place in the registry."""
 
-    async def __init__(self, config: dict[str, Any], model_source: str) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, config: dict[str, Any], model_source: str, draft_source: str = ""
+    ) -> None:
         log_with_serve()
         parsed = ClusterConfig.model_validate(config)
         self._node_ip = ray.util.get_node_ip_address()
+        self._zone = own_zone()
         self._worker_id = serve.get_replica_context().replica_id.unique_id
         self._started_at_s = time.time()
         self._fingerprint = await asyncio.to_thread(fingerprint_of, model_source)
@@ -179,19 +196,30 @@ class DraftWorker:
         codec = Codec(await asyncio.to_thread(cluster_token, parsed))
         self._telemetry = DraftTelemetry()
         self._ngram_telemetry = NgramTelemetry()
+        self._model_telemetry = ModelTelemetry()
+        self._model_reporter = ModelReporter(draft_source, time.monotonic())
         redis = redis_settings(parsed)
         self._registry = Registry(redis, parsed.name)
         # No other worker, and no earlier one of this name, says it.
         origin = f"{self._worker_id}/{secrets.token_hex(4)}"
         fleet = FleetSettings.of(parsed, self._fingerprint, self._settings.vocab_size, origin)
         self._fleet = FleetIndex(fleet, redis) if fleet is not None else None
+        self._model = await asyncio.to_thread(
+            make_model, parsed, draft_source, model_source, self._settings.vocab_size
+        )
         self._service = DraftService(
             self._settings,
             codec,
             make_drafters(parsed, self._fleet),
             self._fleet.ended if self._fleet is not None else None,
+            self._model,
         )
         self._service.start()
+        if self._model is not None:
+            timeout_s = parsed.verifiers.start_timeout_s
+            # Who is not ready is not announced.
+            if not await asyncio.to_thread(self._model.wait_until_ready, timeout_s):
+                raise DraftModelFailed(draft_source)
         if self._fleet is not None:
             self._fleet.start()
         self._heartbeat = Heartbeat(self._registry, self._report, HEARTBEAT_PERIOD_S)
@@ -201,6 +229,8 @@ class DraftWorker:
         # Called by Serve when it stops the replica; a killed one just expires.
         if (heartbeat := getattr(self, "_heartbeat", None)) is not None:
             await heartbeat.close()
+            # Verifiers see within a second that it is gone, and ask elsewhere from then on.
+            await asyncio.sleep(LEAVING_S)
         if (service := getattr(self, "_service", None)) is not None:
             await asyncio.to_thread(service.close)
         if (fleet := getattr(self, "_fleet", None)) is not None:
@@ -224,6 +254,10 @@ class DraftWorker:
         self._telemetry.saw(stats)
         if fleet is not None:
             self._ngram_telemetry.saw(fleet)
+        model = None
+        if self._model is not None:
+            model = self._model_reporter.report(self._model.stats(), now_s)
+            self._model_telemetry.saw(model)
         return report_of(
             self._service,
             stats,
@@ -232,4 +266,6 @@ class DraftWorker:
             tokenizer_fingerprint=self._fingerprint,
             started_at_s=self._started_at_s,
             fleet=fleet,
+            zone=self._zone,
+            model=model,
         )

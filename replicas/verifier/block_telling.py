@@ -16,7 +16,7 @@ from vllm.config.kv_events import KVEventsConfig
 from configs.schema import ClusterConfig
 from kvstore.cluster_token import cluster_token
 from kvstore.errors import NoClusterToken
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming
 from kvstore.kv_messages import KvCodec
 from replicas.draft.listening import advertised_host
 from replicas.verifier.engine_events import EngineSource

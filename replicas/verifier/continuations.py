@@ -8,6 +8,9 @@ was asked in:
      |                                with the answer, so the rest is a draft
     [c c c c c]  a b c d e f
     [c c c c c   a b c]  d e f
+
+A draft model says what it has, and when it expects to have more; until then, what it said may
+be less than was wanted, or only stand in.
 """
 
 from dataclasses import dataclass
@@ -37,12 +40,14 @@ class Continuation:
         tokens: [n] int32, possibly none.
         source: Where they come from.
         confidence: Part of them that the worker expected to be right, 0-1; 0: it said nothing.
+        next_s: When more was expected, seconds after it came; 0: that is all.
     """
 
     base: int
     tokens: Tokens
     source: str
     confidence: float = 0.0
+    next_s: float = 0.0
 
     def left(self, context: Tokens) -> Tokens:
         """The tokens that may follow `context`; none when it is shorter than `base`, when all
@@ -61,28 +66,35 @@ class Known:
     """What answers have said about one session.
 
     Attributes:
-        answered_base: Longest context that an answer followed, be it with no tokens.
+        answered_base: Longest context that was answered in full, be it with no tokens.
     """
 
-    __slots__ = ("_best", "answered_base")
+    __slots__ = ("_best", "_open_base", "_open_until_s", "answered_base")
 
     def __init__(self) -> None:
         self.answered_base = -1
         self._best: Continuation | None = None
+        self._open_base = -1
+        self._open_until_s = 0.0
 
-    def add(self, continuation: Continuation) -> None:
+    def add(self, continuation: Continuation, now_s: float) -> None:
         """Takes in one answer. The longest context counts, of equal ones the latest answer. One
         without tokens takes nothing away: what was known before may still hold.
         """
-        self.answered_base = max(self.answered_base, continuation.base)
+        base = continuation.base
+        if continuation.next_s:
+            if base >= self._open_base:
+                self._open_base, self._open_until_s = base, now_s + continuation.next_s
+        else:
+            self.answered_base = max(self.answered_base, base)
         best = self._best
-        if len(continuation.tokens) and (best is None or continuation.base >= best.base):
+        if len(continuation.tokens) and (best is None or base >= best.base):
             self._best = continuation
 
     def shrunk_to(self, length: int) -> None:
         """The context has `length` tokens: an answer that followed more was about another."""
-        if self.answered_base > length:
-            self.answered_base = -1
+        if max(self.answered_base, self._open_base) > length:
+            self.answered_base = self._open_base = -1
             self._best = None
 
     def draft(self, context: Tokens, wanted: int) -> SourcedDraft | None:
@@ -92,10 +104,21 @@ class Known:
         best, left = self._best, self._best.left(context)
         return SourcedDraft(left[:wanted], best.source, best.confidence) if len(left) else None
 
-    def is_enough(self, context: Tokens, wanted: int) -> bool:
-        """Whether waiting would bring nothing: `wanted` tokens are known, or the answer for just
-        this context is there.
+    def is_enough(self, context: Tokens, wanted: int, until_s: float) -> bool:
+        """Whether waiting would bring nothing: `wanted` tokens are known, the answer for just
+        this context is there, or what is still to come of it is not expected in time.
+
+        Args:
+            context: [tokens] int32.
+            wanted: Tokens.
+            until_s: When waiting ends, by the clock of `add`.
         """
-        if self.answered_base == len(context):
+        length = len(context)
+        if self.answered_base == length:
             return True
-        return self._best is not None and len(self._best.left(context)) >= wanted
+        if self._open_base == length and self._open_until_s > until_s:
+            return True
+        best = self._best
+        if best is None or (best.next_s and best.base == length and self._open_base == length):
+            return False
+        return len(best.left(context)) >= wanted

@@ -62,6 +62,14 @@ class _Told:
     held_until_s: float = 0.0
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What became of one step's ask so far."""
+
+    is_late: bool = False
+    is_begun: bool = False
+
+
 class DraftLedger:
     """The books on one worker, from one connection's first ask on.
 
@@ -77,7 +85,7 @@ class DraftLedger:
         self._told: dict[int, _Told] = {}
         self._to_forget: list[int] = []
         self._forgotten: dict[int, None] = {}
-        self._unanswered: dict[int, bool] = {}  # step -> whether a wait for it has ended
+        self._unanswered: dict[int, _Asked] = {}  # by step
         self._unread_below = 0
 
     @property
@@ -86,12 +94,18 @@ class DraftLedger:
         return bool(self._to_forget)
 
     def owes(self, step: int) -> bool:
-        """Whether the answer to this step's ask is still to come."""
+        """Whether the answer to this step's ask, or a part of it, is still to come."""
         return step in self._unanswered
 
-    def gave_up(self, step: int) -> None:
-        """The wait for this step's answer has ended; it will be late."""
-        self._unanswered[step] = True
+    def gave_up(self, step: int) -> bool:
+        """The wait for this step's answer has ended; what is to come will be late.
+
+        Returns:
+            Whether a part of it has come.
+        """
+        asked = self._unanswered.setdefault(step, _Asked())
+        asked.is_late = True
+        return asked.is_begun
 
     def forget(self, session: int) -> None:
         """The session is over: the next ask says so, and answers about it count for nothing."""
@@ -151,7 +165,7 @@ class DraftLedger:
             if ask.base == 0:
                 told.whole_at_step = batch.step
         del self._to_forget[: len(batch.forget)]
-        self._unanswered[batch.step] = False
+        self._unanswered[batch.step] = _Asked()
         if len(self._unanswered) > REMEMBERED_ASKS:
             oldest = next(iter(self._unanswered))
             del self._unanswered[oldest]
@@ -178,19 +192,25 @@ class DraftLedger:
                     "base", f"it follows {draft.base} tokens, and was sent {told.longest}"
                 )
             source = self._sources.get(draft.source, "worker:other")
-            continuation = Continuation(draft.base, tokens, source, draft.confidence)
+            next_s = draft.next_ms / 1e3
+            continuation = Continuation(draft.base, tokens, source, draft.confidence, next_s)
             entries.append((draft.session, continuation))
         for session in answer.unknown:
             self._told_of(session)
         return entries
 
     def settled(self, answer: DraftBatch, now_s: float) -> tuple[bool, int]:
-        """Closes the books on the step of an answer that is believed.
+        """Closes the books on the step of an answer that is believed, unless more will come.
 
         Returns:
             Whether it was in time, and how many sessions have to be sent whole again.
         """
-        late = self._unanswered.pop(answer.step, True)
+        asked = self._unanswered.get(answer.step)
+        late = asked is None or asked.is_late
+        if asked is not None:
+            asked.is_begun = True
+            if not answer.more:
+                del self._unanswered[answer.step]
         unknown = 0
         for session in answer.unknown:
             told = self._told.get(session)

@@ -7,7 +7,7 @@ Which session goes to which worker, and how long to wait, is the pool's (`draft_
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import zmq
@@ -19,6 +19,7 @@ from replicas.verifier.breaker import Breaker
 from replicas.verifier.continuations import Continuation
 from replicas.verifier.draft_ledger import DraftLedger, Row
 from replicas.verifier.draft_stats import Tally
+from replicas.verifier.placement import Load
 
 QUEUED_ASKS: Final = 16
 """A worker that reads none of so many is not asked more."""
@@ -49,6 +50,8 @@ class WorkerAddress:
         protocols: Versions of `replicas.messages` that it speaks.
         tokenizer_fingerprint: Of the tokenizer whose ids it drafts.
         kinds: Draft kinds of the config that it has.
+        distance: From this verifier, as `placement.distance` says.
+        load: What it had to do when it last told; no part of who it is.
     """
 
     worker_id: str
@@ -56,6 +59,8 @@ class WorkerAddress:
     protocols: tuple[int, ...]
     tokenizer_fingerprint: str
     kinds: tuple[str, ...]
+    distance: int = 0
+    load: Load = field(default=Load(0), compare=False)
 
 
 class DraftLink:
@@ -212,10 +217,13 @@ class DraftLink:
         return said
 
     def miss(self, step: int, now_s: float) -> None:
-        """The wait for this step's answer has ended without it."""
-        self._ledger.gave_up(step)
+        """The wait for this step's answer has ended without all of it. A worker that has begun
+        to answer is well, and its model is slow: that is not held against it.
+        """
+        has_begun = self._ledger.gave_up(step)
         self._tally.count["deadline_misses"] += 1
-        self._missed("no answer by the deadline", now_s)
+        if not has_begun:
+            self._missed("no answer by the deadline", now_s)
 
     def check_silence(self, now_s: float) -> None:
         """Counts a miss when the worker owes answers and has given none for `SILENCE_S`."""

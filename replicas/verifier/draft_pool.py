@@ -7,12 +7,15 @@ for past the step's deadline, and whatever a worker does costs drafts, not an ex
     draft       what is known by now to follow a context
 
 Answers that come late or run ahead are kept, and serve later steps without any waiting
-(`continuations.py`). A session stays with one worker (`placement.py`) as long as that one's
-breaker allows (`breaker.py`); one worker's socket and books are a `DraftLink`.
+(`continuations.py`). A session stays with one worker as long as that one's breaker allows
+(`breaker.py`) and no worker comes or goes (`placement.py`); one worker's socket and books are a
+`DraftLink`.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import zmq
@@ -22,7 +25,7 @@ from replicas.verifier.continuations import Known, SourcedDraft
 from replicas.verifier.draft_ledger import Row
 from replicas.verifier.draft_link import DraftLink, WorkerAddress
 from replicas.verifier.draft_stats import PoolStats, Tally
-from replicas.verifier.placement import ranked
+from replicas.verifier.placement import Load, placed
 
 __all__ = ["DraftPool", "PoolStats", "Row", "SourcedDraft", "WorkerAddress"]
 
@@ -72,7 +75,10 @@ class DraftPool:
         self._sockets.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._links: dict[str, DraftLink] = {}
         self._links_version = 0
+        self._distances: dict[str, int] = {}
         self._refused: dict[str, str] = {}
+        self._own: Counter[str] = Counter()
+        self._others: dict[str, Load] = {}
         self._sessions: dict[int, _Session] = {}
         self._step = 0
 
@@ -109,6 +115,12 @@ class DraftPool:
                 self._links[worker_id] = link
                 changed = True
         self._links_version += changed
+        distances = {name: worker.distance for name, worker in live.items()}
+        self._distances = distances if len(set(distances.values())) > 1 else {}
+        self._others = {
+            name: replace(worker.load, sessions=max(0, worker.load.sessions - self._own[name]))
+            for name, worker in live.items()
+        }
 
     def _refusal(self, worker: WorkerAddress) -> str | None:
         if not set(worker.protocols) & set(SPOKEN):
@@ -131,7 +143,8 @@ class DraftPool:
         now_s = self._clock()
         until_s = now_s + deadline_s
         for session in forget:
-            self._sessions.pop(session, None)
+            if (over := self._sessions.pop(session, None)) is not None:
+                self._counts_for(over, None)
             for link in self._links.values():
                 link.forget(session)
         if not self._links:
@@ -170,7 +183,7 @@ class DraftPool:
 
     def _placed(self, step: Mapping[int, Row], now_s: float) -> dict[str, dict[int, Row]]:
         """The rows of each worker that is to be asked, by its id."""
-        placed: dict[str, dict[int, Row]] = {}
+        rows: dict[str, dict[int, Row]] = {}
         for session, row in step.items():
             length = len(row.context)
             if not 0 < length <= MAX_CONTEXT_TOKENS:
@@ -179,7 +192,8 @@ class DraftPool:
             if state is None:
                 state = self._sessions[session] = _Session()
             if state.links_of != self._links_version:
-                state.links = tuple(self._links[name] for name in ranked(session, self._links))
+                names = placed(session, self._loads(), state.worker_id, self._distances)
+                state.links = tuple(self._links[name] for name in names)
                 state.links_of = self._links_version
             state.known.shrunk_to(length)
             # A probe is spent on a row that wants tokens: it surely is an ask.
@@ -189,17 +203,34 @@ class DraftPool:
                     worker_id = link.address.worker_id
                     if state.worker_id != worker_id:
                         self._tally.count["moved"] += state.worker_id is not None
-                        state.worker_id = worker_id
-                    placed.setdefault(worker_id, {})[session] = row
+                        self._counts_for(state, worker_id)
+                    rows.setdefault(worker_id, {})[session] = row
                     break
-        return placed
+        return rows
+
+    def _loads(self) -> dict[str, Load]:
+        """Of each worker: what it told, and what this verifier has given it since."""
+        return {
+            name: replace(load, sessions=load.sessions + self._own[name])
+            for name, load in self._others.items()
+        }
+
+    def _counts_for(self, state: _Session, worker_id: str | None) -> None:
+        """The session is with this worker now, and no longer with the one before."""
+        if state.worker_id is not None:
+            self._own[state.worker_id] -= 1
+            if not self._own[state.worker_id]:
+                del self._own[state.worker_id]
+        if worker_id is not None:
+            self._own[worker_id] += 1
+        state.worker_id = worker_id
 
     def _wait(self, placed: Mapping[str, Mapping[int, Row]], until_s: float) -> None:
         """Until every row has enough, its worker has answered, or the deadline is there. Workers
         that let it pass have missed it.
         """
         started_s = now_s = self._clock()
-        owing = self._owing(placed)
+        owing = self._owing(placed, until_s)
         if not owing:
             return
         self._tally.count["waits"] += 1
@@ -207,7 +238,7 @@ class DraftPool:
             whole_ms = int((until_s - now_s) * 1000)
             if not self._take_in(owing, whole_ms) and not whole_ms:
                 time.sleep(min(NAP_S, until_s - now_s))
-            owing = self._owing(placed, owing)
+            owing = self._owing(placed, until_s, owing)
             now_s = self._clock()
         self._tally.wait_s += now_s - started_s
         for link in owing:
@@ -216,16 +247,19 @@ class DraftPool:
     def _owing(
         self,
         placed: Mapping[str, Mapping[int, Row]],
+        until_s: float,
         among: Collection[DraftLink] | None = None,
     ) -> list[DraftLink]:
-        """The workers whose answer to this step is to come and would bring some row more."""
+        """The workers of whose answer to this step something may come in time that brings some
+        row more.
+        """
         return [
             link
             for link in (self._links.values() if among is None else among)
             if link.owes(self._step)
             and any(
                 row.wanted > 0
-                and not self._sessions[session].known.is_enough(row.context, row.wanted)
+                and not self._sessions[session].known.is_enough(row.context, row.wanted, until_s)
                 for session, row in placed.get(link.address.worker_id, {}).items()
             )
         ]
@@ -241,8 +275,9 @@ class DraftPool:
             # The links look for themselves, and find which of them it was.
             readable = [(socket, 0) for socket in by_socket]
         for socket, _ in readable:
-            for session, continuation in by_socket[socket].take_in(self._clock()):
+            now_s = self._clock()
+            for session, continuation in by_socket[socket].take_in(now_s):
                 state = self._sessions.get(session)
                 if state is not None:
-                    state.known.add(continuation)
+                    state.known.add(continuation, now_s)
         return bool(readable)

@@ -14,6 +14,7 @@ import msgspec
 from kvstore.errors import StoreError
 from kvstore.registry import Registry
 from replicas.verifier.drafting_state import DraftingState
+from replicas.verifier.placement import Place, distance
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class DraftingLink:
         registry: Where draft workers announce themselves; stays the caller's to close.
         saw: Told the state of drafting, once a second.
         pressure: How much of drafting is to be given up now, 0-5.
+        place: Where this verifier runs; it asks the nearest draft workers.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class DraftingLink:
         registry: Registry,
         saw: Callable[[DraftingState], None],
         pressure: Callable[[], int] = lambda: 0,
+        place: Place | None = None,
     ) -> None:
         self._ranks, self._registry, self._saw = ranks, registry, saw
         self._pressure = pressure
+        self._place = place
         self._task: asyncio.Task[None] | None = None
         self._workers: list[dict[str, Any]] = []
         self._is_lost = False
@@ -102,6 +106,13 @@ class DraftingLink:
                 "protocols": report.protocols,
                 "tokenizer_fingerprint": report.tokenizer_fingerprint,
                 "kinds": report.kinds,
+                "distance": distance(self._place, Place(report.node_ip, report.zone))
+                if self._place is not None
+                else 0,
+                "load": {
+                    "sessions": report.sessions,
+                    "places": report.model.places if report.model is not None else 1,
+                },
             }
             for report in listing.reports
         ]

@@ -8,10 +8,13 @@ the values can work together (`configs/checks.py`) and where the weights lie
 from typing import Any
 
 from configs.schema import ClusterConfig, ColocatedDrafting, DraftModelConfig
-from replicas.draft.drafters import check_kinds
-from replicas.errors import NotInThisRelease
 
 CPU_KV_CACHE_GIB = 1.0
+LOOPBACK = "127.0.0.1"
+LMCACHE_TIMEOUT_S = 5.0
+"""Of messages to LMCache that the engine waits for: at its start, or where LMCache hangs."""
+LMCACHE_HEARTBEAT_S = 2.0
+"""How soon an engine sees that LMCache is gone, or back."""
 GIB = 1 << 30
 
 
@@ -24,14 +27,7 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
     Returns:
         Keyword arguments as `AsyncEngineArgs` and `FrontendArgs` name them, less
         `model` and `served_model_name`, which Ray Serve LLM sets itself.
-
-    Raises:
-        NotInThisRelease: The config asks for kinds of drafts that are not built, or for shared KV.
     """
-    if config.drafting.split is not None:
-        check_kinds(config.drafting.split.workers.kinds)
-    if config.kv.shared:
-        raise NotInThisRelease("kv.shared", "set it to false")
     model, verifiers = config.model, config.verifiers
     args: dict[str, Any] = {
         "dtype": model.dtype,
@@ -56,6 +52,7 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         "max_num_seqs": verifiers.max_sequences,
         "max_num_batched_tokens": verifiers.max_batched_tokens,
         "speculative_config": speculative_config(config),
+        "kv_transfer_config": kv_transfer_config(config),
     }
     args |= {key: value for key, value in optional.items() if value is not None}
     if "speculative_config" in args:
@@ -74,6 +71,41 @@ def engine_args(config: ClusterConfig) -> dict[str, Any]:
         }
     args |= _memory_args(config)
     return args | verifiers.engine_args
+
+
+def kv_transfer_config(config: ClusterConfig) -> dict[str, Any] | None:
+    """vLLM's `kv_transfer_config`, or None where no KV blocks are shared."""
+    if not config.kv.shared:
+        return None
+    ports, kv = config.ports, config.kv
+    return {
+        "kv_connector": "SharedKvConnector",
+        "kv_connector_module_path": "replicas.verifier.kv_connector",
+        "kv_role": "kv_both",
+        # What doesn't arrive is computed; by default it would fail the request.
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": f"tcp://{LOOPBACK}",
+            "lmcache.mp.port": ports.lmcache,
+            "lmcache.mp.mq_timeout": LMCACHE_TIMEOUT_S,
+            "lmcache.mp.heartbeat_interval": LMCACHE_HEARTBEAT_S,
+            "paceline": {
+                "always": kv.fetch == "always",
+                "shortest_tokens": kv.shortest_fetch,
+                "wait_max_s": kv.wait_max_ms / 1000,
+                "host_bytes": _tier_bytes(config, "dram", "disk"),
+                "storage_bytes": _tier_bytes(config, "redis"),
+                "status_url": f"http://{LOOPBACK}:{ports.lmcache_http}/status",
+            },
+        },
+    }
+
+
+def _tier_bytes(config: ClusterConfig, *kinds: str) -> int:
+    """Of all tiers of these kinds; one in Redis that has no size has the private server's."""
+    default_gib = config.redis.memory_mib / 1024
+    sizes = [tier.size_gib or default_gib for tier in config.kv.tiers if tier.kind in kinds]
+    return int(sum(sizes) * GIB)
 
 
 def speculative_config(config: ClusterConfig) -> dict[str, Any] | None:
@@ -152,5 +184,5 @@ def verifier_environment(config: ClusterConfig) -> dict[str, str]:
 
 def _threads_bind(config: ClusterConfig) -> str:
     verifiers = config.verifiers
-    ranks = verifiers.replicas * verifiers.tensor_parallel * verifiers.pipeline_parallel
+    ranks = config.most_verifiers * verifiers.tensor_parallel * verifiers.pipeline_parallel
     return "auto" if ranks == 1 else "nobind"

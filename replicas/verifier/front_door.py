@@ -28,6 +28,7 @@ from replicas.verifier.request_headers import (
     Headers,
     check_headers,
     declared_length,
+    explanation,
     forwarded,
     has_body,
     key_of,
@@ -107,7 +108,8 @@ class FrontDoor:
                 "state": {**scope.get("state", {}), CALLER: caller},
             }
             fields = FIELDS[route.body] if route.body else ()
-            await self._pass_on(inner, upload, ShapedResponse(send, fields, for_anthropic))
+            more = explanation(headers) if self.policy.explains_routes else []
+            await self._pass_on(inner, upload, ShapedResponse(send, fields, for_anthropic, more))
 
     def _let_in(self, method: str, path: str, headers: Headers) -> tuple[Route, Caller]:
         tenant = NO_TENANT if is_open(method, path) else self._authenticate(headers)

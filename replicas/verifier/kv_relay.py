@@ -22,8 +22,7 @@ from typing import Final, Self
 import zmq
 
 from kvstore.errors import MalformedMessage
-from kvstore.hashing import SCHEME
-from kvstore.held_blocks import Naming
+from kvstore.hashing import SCHEME, Naming
 from kvstore.kv_account import KvAccount
 from kvstore.kv_messages import Delta, Follow, KvCodec, LoadReport, Refusal
 from replicas.draft.listening import resolve, tcp_endpoint

@@ -1,5 +1,6 @@
 """What the front door of one verifier goes by; fixed while the verifier lives."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +15,8 @@ class FrontDoorPolicy:
     Args:
         vocab_size: Ids from 0 to one less than this are tokens.
         weights_fingerprint: Which weights are loaded.
-        kv_cache_dtype: Type of the cached values.
+        kv_format: How cached values were computed and are kept.
+        adapters: Fingerprints of the adapters' weights, by name.
         keys: Who may ask; None lets everybody in, in one domain.
         domain_secret: Secret of the sharing domains. Empty derives it from the keys.
         model_names: The model and its adapters. Empty leaves unknown names to vLLM.
@@ -24,11 +26,13 @@ class FrontDoorPolicy:
         max_sequences: Most answers of one request: prompts times `n`.
         xargs_allowed: Keys of `vllm_xargs` that clients may set; others are dropped.
         longest_draft: Most draft tokens that a request may ask for.
+        explains_routes: Whether answers say what the router expected.
     """
 
     vocab_size: int
     weights_fingerprint: str
-    kv_cache_dtype: str
+    kv_format: str
+    adapters: Mapping[str, str] = field(default_factory=dict)
     keys: KeyTable | None = None
     domain_secret: bytes = field(default=b"", repr=False)
     model_names: frozenset[str] = frozenset()
@@ -38,6 +42,7 @@ class FrontDoorPolicy:
     max_sequences: int = 128
     xargs_allowed: frozenset[str] = frozenset((SPECULATION,))
     longest_draft: int = 64
+    explains_routes: bool = False
 
     @cached_property
     def _secret(self) -> bytes:
@@ -49,7 +54,8 @@ class FrontDoorPolicy:
 
     def salt_for(self, domain: str, model: str) -> str:
         """vLLM's `cache_salt` for requests of a sharing domain to `model`."""
-        return cache_salt(domain, model, self.weights_fingerprint, self.kv_cache_dtype)
+        weights = self.weights_fingerprint + self.adapters.get(model, "")
+        return cache_salt(domain, model, weights, self.kv_format)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 An episode is a time in which at least one request waits for its first token; a long one is
 cut at a first token. Each gives a pair (tokens computed, seconds), and a line through the
-pairs gives what a prefill costs:
-
-    seconds = base_s + s_per_token * tokens        least squares, the past fading
-
-Steps that decode for others in between are in the seconds, so the line shows what a prefill
-costs under the present load. Tokens found in a cache are not computed and don't count.
+pairs (`replicas/verifier/fading_line.py`) gives what a prefill costs. Steps that decode for
+others in between are in the seconds, so the line shows what a prefill costs under the present
+load. Tokens found in a cache are not computed and don't count.
 """
 
 from dataclasses import dataclass
 
-FADING = 0.97
-"""Weight of an episode after the next one: the last 30 or so count."""
+from replicas.verifier.fading_line import FadingLine
+
 CUT_AFTER_S = 1.0
 UNCACHED_WEIGHT = 0.1
 """Of the newest request, in the running part of prompt tokens that no cache had."""
@@ -36,7 +33,7 @@ class PrefillMeter:
         self._uncached = 1.0
         self._began_s = 0.0
         self._tokens = 0
-        self._weight = self._sum_x = self._sum_y = self._sum_xx = self._sum_xy = 0.0
+        self._line = FadingLine()
 
     @property
     def queued_tokens(self) -> int:
@@ -45,6 +42,11 @@ class PrefillMeter:
         What a cache has of them is known only when it is used, so the usual part is taken off.
         """
         return int(self._waiting_tokens * self._uncached)
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a first token."""
+        return len(self._waiting)
 
     def started(self, request_id: str, prompt_tokens: int, now_s: float) -> None:
         """A request came to the engine (monotonic clock, seconds)."""
@@ -67,7 +69,7 @@ class PrefillMeter:
             self._uncached += UNCACHED_WEIGHT * (newest - self._uncached)
         self._tokens += computed
         if not self._waiting or now_s - self._began_s > CUT_AFTER_S:
-            self._note(self._tokens, now_s - self._began_s)
+            self._line.note(self._tokens, now_s - self._began_s)
             self._began_s, self._tokens = now_s, 0
 
     def ended(self, request_id: str) -> None:
@@ -76,22 +78,5 @@ class PrefillMeter:
 
     def cost(self) -> PrefillCost:
         """What a prefill costs, as far as is known."""
-        if not self._weight or not self._sum_x:
-            return PrefillCost()
-        spread = self._weight * self._sum_xx - self._sum_x**2
-        if spread > 1e-6 * self._sum_x**2:
-            slope = (self._weight * self._sum_xy - self._sum_x * self._sum_y) / spread
-            base = (self._sum_y - slope * self._sum_x) / self._weight
-            if slope > 0 and base >= 0:
-                return PrefillCost(base, slope)
-        return PrefillCost(0.0, self._sum_y / self._sum_x)
-
-    def _note(self, tokens: int, seconds: float) -> None:
-        for name, value in (
-            ("_weight", 1.0),
-            ("_sum_x", float(tokens)),
-            ("_sum_y", seconds),
-            ("_sum_xx", float(tokens) ** 2),
-            ("_sum_xy", tokens * seconds),
-        ):
-            setattr(self, name, FADING * getattr(self, name) + value)
+        line = self._line.line()
+        return PrefillCost(line.base_s, line.s_per_token) if line else PrefillCost()

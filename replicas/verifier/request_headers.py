@@ -26,6 +26,11 @@ STRIPPED_PREFIXES = {
 MULTIPLEXED_MODEL = b"serve-multiplexed-model-id"
 """Ray has acted on this header before any middleware: it loads an adapter by name."""
 
+ROUTE = b"x-serve-router-paceline-route"
+"""From the router: why the request came to this verifier."""
+EXPLAINED = b"x-paceline-route"
+"""The same, to the client, where that is wanted."""
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
@@ -88,6 +93,11 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return value.decode()
     return None
+
+
+def explanation(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """What the router says of its decision, as a header of the answer."""
+    return [(EXPLAINED, value) for name, value in headers if name == ROUTE]
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Headers:

@@ -50,12 +50,20 @@ class ShapedResponse:
         send: The server's, which gets what this one lets through.
         fields: Top-level fields the request may have, for the `param` of errors.
         for_anthropic: Whether the client reads Anthropic's dialect.
+        headers: That the response gets besides the app's.
     """
 
-    def __init__(self, send: Send, fields: Collection[str], for_anthropic: bool) -> None:
+    def __init__(
+        self,
+        send: Send,
+        fields: Collection[str],
+        for_anthropic: bool,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
         self._send = send
         self._fields = fields
         self._for_anthropic = for_anthropic
+        self._headers = list(headers)
         self._state: Literal["new", "passing", "failing", "first_event", "over"] = "new"
         self._head: Message = {}
         self._error_body = bytearray()
@@ -82,7 +90,7 @@ class ShapedResponse:
         await send_error(self._send, error, self._for_anthropic, self._head.get("headers", ()))
 
     async def _take_head(self, head: Message) -> None:
-        self._head = head
+        self._head = head = {**head, "headers": [*head["headers"], *self._headers]}
         if head["status"] >= 400:
             self._state = "failing"
         elif any(

@@ -20,16 +20,21 @@ from starlette.requests import Request
 
 from configs.schema import ClusterConfig
 from configs.secrets import read_secret
-from kvstore.fingerprint import tokenizer_fingerprint, weights_fingerprint
+from kvstore.fingerprint import tokenizer_fingerprint
 from kvstore.keys import parse_keys
+from kvstore.kv_identity import adapter_fingerprints, kv_format, source_fingerprint
 from kvstore.redis_client import redis_settings
 from kvstore.registry import Heartbeat, Registry
+from replicas.errors import WeightsChanged
 from replicas.verifier.block_telling import BlockTelling, tells_blocks
 from replicas.verifier.drafting_link import DraftingLink
 from replicas.verifier.engine import VerifierEngine
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
+from replicas.verifier.kv_readiness import lmcache_answers
+from replicas.verifier.placement import Place
 from replicas.verifier.process_setup import log_with_serve, serve_log_kept
 from replicas.verifier.telemetry import VerifierTelemetry
+from replicas.zone import own_zone
 
 HEARTBEAT_PERIOD_S = 1.0
 
@@ -62,13 +67,19 @@ class Verifier(LLMServer):  # type: ignore[misc]
         self.config = config
         context = serve.get_replica_context()
         source = str(llm_config.model_loading_config.model_source)
-        self._fingerprint = await asyncio.to_thread(_fingerprint, source)
+        self._fingerprint = await asyncio.to_thread(source_fingerprint, source)
+        self._adapters = await asyncio.to_thread(adapter_fingerprints, config)
+        has_lmcache = config.kv.shared and await asyncio.to_thread(lmcache_answers, config)
         self._telemetry = VerifierTelemetry(
             worker_id=context.replica_id.unique_id,
             node_ip=ray.util.get_node_ip_address(),
             model=config.model.name,
             weights_fingerprint=self._fingerprint,
+            zone=own_zone(),
+            targets=config.autoscaling,
         )
+        if has_lmcache:
+            self._telemetry.shares_kv()
         self._block_telling = BlockTelling(config) if tells_blocks(config) else None
         with serve_log_kept():
             await super().__init__(
@@ -79,8 +90,15 @@ class Verifier(LLMServer):  # type: ignore[misc]
                     replica_id=context.replica_id.unique_id,
                     rank_in_engine=config.rank_in_engine,
                     kv_events=self._block_telling and self._block_telling.engine_config(),
+                    shares_kv=has_lmcache,
                 ),
             )
+        engine = self.engine._engine_client.vllm_config
+        self._telemetry.holds(
+            (engine.cache_config.num_gpu_blocks or 0) * engine.cache_config.block_size,
+            engine.scheduler_config.max_num_seqs,
+        )
+        await asyncio.to_thread(self._require_same_weights, source)
         if self._block_telling is not None:
             await self._block_telling.start(
                 self.engine._engine_client,
@@ -91,7 +109,12 @@ class Verifier(LLMServer):  # type: ignore[misc]
         registry = Registry(redis_settings(config), config.name)
         self._drafting_link: DraftingLink | None = None
         if config.drafting.split is not None:
-            self._drafting_link = DraftingLink(self.engine, registry, self._telemetry.saw_drafting)
+            self._drafting_link = DraftingLink(
+                self.engine,
+                registry,
+                self._telemetry.saw_drafting,
+                place=Place(ray.util.get_node_ip_address(), own_zone()),
+            )
             await self._drafting_link.start(
                 config.model_dump(mode="json"),
                 await asyncio.to_thread(_tokenizer_fingerprint, source),
@@ -125,12 +148,24 @@ class Verifier(LLMServer):  # type: ignore[misc]
             max_body_bytes=int(door.max_body_mib * (1 << 20)),
             speculation=config.drafting.drafts,
             longest_draft=config.drafting.max_length,
+            explains_routes=config.router.explain,
             weights_fingerprint=self._fingerprint,
-            kv_cache_dtype=config.verifiers.kv_cache.dtype,
+            kv_format=kv_format(config),
+            adapters=self._adapters,
             model_names=frozenset(
                 (config.model.name, *(adapter.name for adapter in config.model.adapters))
             ),
         )
+
+    def _require_same_weights(self, source: str) -> None:
+        """Refuses to serve weights that were swapped while they were loaded.
+
+        Raises:
+            WeightsChanged: They were; Serve starts the verifier again.
+        """
+        now = source_fingerprint(source), adapter_fingerprints(self.config)
+        if now != (self._fingerprint, self._adapters):
+            raise WeightsChanged(source)
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """What the router ranks by; Serve polls it."""
@@ -153,11 +188,6 @@ def _serve_every_model_by_name(app: FastAPI) -> None:
 
 def _is_local(source: object) -> bool:
     return Path(str(source)).is_dir()
-
-
-def _fingerprint(source: str) -> str:
-    """Of the weights in a folder; a hub id stands for itself."""
-    return weights_fingerprint(Path(source)) if _is_local(source) else source
 
 
 def _tokenizer_fingerprint(source: str) -> str:

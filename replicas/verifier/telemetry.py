@@ -11,16 +11,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from ray.serve.metrics import Counter, Gauge, Histogram
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from kvstore.kv_messages import LoadReport
+from configs.schema import AutoscalingConfig
+from kvstore.kv_messages import FetchCosts, LoadReport
+from kvstore.kv_reports import SharingReport
 from kvstore.registry import VerifierReport
 from replicas.verifier.drafting_metrics import DraftingMetrics
 from replicas.verifier.drafting_state import DraftingState
+from replicas.verifier.kv_state import SHARING
 from replicas.verifier.prefill_meter import PrefillMeter
 from replicas.verifier.request_log import Outcome, RequestRecord
+from replicas.verifier.sharing_metrics import SharingMetrics
+from replicas.verifier.work_counts import WorkCounts
 
 TTFT_BUCKETS_S = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 DURATION_BUCKETS_S = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
@@ -34,6 +40,8 @@ class VerifierTelemetry:
         node_ip: Address of its node.
         model: What clients send as `model`.
         weights_fingerprint: Which weights these are.
+        zone: Of its node; may be empty.
+        targets: Of autoscaling, by which requests are on time.
     """
 
     def __init__(
@@ -42,6 +50,8 @@ class VerifierTelemetry:
         node_ip: str,
         model: str,
         weights_fingerprint: str,
+        zone: str = "",
+        targets: AutoscalingConfig | None = None,
     ) -> None:
         self._identity: dict[str, Any] = {
             "worker_id": worker_id,
@@ -49,9 +59,12 @@ class VerifierTelemetry:
             "pid": os.getpid(),
             "model": model,
             "weights_fingerprint": weights_fingerprint,
+            "zone": zone,
             "started_at_s": time.time(),
         }
         self._prefill = PrefillMeter()
+        self._work = WorkCounts(targets)
+        self._kv_tokens = self._max_sequences = 0
         self._prefilled_tokens = 0
         self._prefilled_cached_tokens = 0
         self._kv_endpoint = ""
@@ -76,16 +89,20 @@ class VerifierTelemetry:
         self._metrics = _Metrics()
         self._drafting = DraftingState()
         self._drafting_metrics: DraftingMetrics | None = None
+        self._sharing: SharingReport | None = None
+        self._sharing_metrics: SharingMetrics | None = None
 
     def request_started(self, request_id: str, prompt_tokens: int) -> None:
         """A request reached the engine."""
         self._in_flight += 1
+        self._work.started(time.monotonic())
         self._prefill.started(request_id, prompt_tokens, time.monotonic())
 
     def request_prefilled(self, record: RequestRecord) -> None:
         """A request got its first token."""
         self._prefilled_tokens += record.prompt_tokens
         self._prefilled_cached_tokens += record.cached_tokens
+        self._work.prefilled(record)
         self._prefill.first_token(
             record.request_id, record.prompt_tokens, record.cached_tokens, time.monotonic()
         )
@@ -93,6 +110,7 @@ class VerifierTelemetry:
     def request_ended(self, record: RequestRecord, outcome: Outcome, duration_s: float) -> None:
         """A request left the engine, one way or another."""
         self._in_flight -= 1
+        self._work.ended(record, duration_s, time.monotonic())
         self._prefill.ended(record.request_id)
         self._outcomes[outcome] += 1
         self._prompt_tokens += record.prompt_tokens
@@ -122,6 +140,8 @@ class VerifierTelemetry:
             metrics.output_tokens.inc(iteration.num_generation_tokens)
         if scheduler is None:
             return
+        if told := (scheduler.kv_connector_stats or {}).get(SHARING):
+            self._saw_sharing(told)
         self._steps += 1
         self._running = scheduler.num_running_reqs
         self._waiting = scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs
@@ -130,6 +150,16 @@ class VerifierTelemetry:
             self._saw_drafts(
                 spec.num_draft_tokens, spec.num_accepted_tokens, spec.num_accepted_tokens_per_pos
             )
+
+    def shares_kv(self) -> None:
+        """Shared KV blocks can be fetched from the start on."""
+        self._sharing = SharingReport()
+
+    def _saw_sharing(self, told: dict[str, Any]) -> None:
+        if self._sharing_metrics is None:
+            self._sharing_metrics = SharingMetrics()
+        self._sharing = msgspec.convert(told, SharingReport)
+        self._sharing_metrics.saw(self._sharing)
 
     def _saw_drafts(self, drafted: int, accepted: int, per_position: Sequence[int]) -> None:
         self._drafted_tokens += drafted
@@ -152,6 +182,10 @@ class VerifierTelemetry:
         """Routers can learn at `kv_endpoint` which KV blocks are held, of so many tokens each."""
         self._kv_endpoint, self._block_tokens = kv_endpoint, block_tokens
 
+    def holds(self, kv_tokens: int, max_sequences: int) -> None:
+        """So many tokens fit in the KV cache, and so many sequences in a step."""
+        self._kv_tokens, self._max_sequences = kv_tokens, max_sequences
+
     def routing_stats(self) -> dict[str, float | str]:
         """What the router ranks by, and when it was so (wall clock, seconds)."""
         return {
@@ -171,6 +205,8 @@ class VerifierTelemetry:
             prompt_tokens=self._prefilled_tokens,
             cached_prompt_tokens=self._prefilled_cached_tokens,
             at_s=time.time(),
+            fetch=_fetch_costs(self._sharing),
+            waiting=self._prefill.waiting,
         )
 
     def report(self) -> VerifierReport:
@@ -206,10 +242,30 @@ class VerifierTelemetry:
             draft_wait_s=self._drafting.wait_s,
             step_s=self._drafting.step_s,
             governor=self._drafting.governor,
+            sharing=self._sharing,
             kv_endpoint=self._kv_endpoint,
             block_tokens=self._block_tokens,
+            queued_tokens=self._prefill.queued_tokens,
+            kv_tokens=self._kv_tokens,
+            max_sequences=self._max_sequences,
+            **self._work.told(time.monotonic()),
             reported_at_s=time.time(),
         )
+
+
+def _fetch_costs(sharing: SharingReport | None) -> FetchCosts | None:
+    """What a router needs of it; zeros where nothing was fetched yet, None where nothing can be."""
+    if sharing is None or not sharing.is_healthy:
+        return None
+    if sharing.load is None:
+        return FetchCosts(0.0, 0.0, 0.0, 0.0)
+    load, redis = sharing.load, sharing.tiers.get("redis")
+    return FetchCosts(
+        host_base_s=load.base_s,
+        host_s_per_token=load.s_per_token,
+        storage_base_s=load.base_s + redis.base_s if redis else 0.0,
+        storage_s_per_token=load.s_per_token + redis.s_per_token if redis else 0.0,
+    )
 
 
 def _add(counter: Counter, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Part (c) of the router's benchmark: real conversations over two verifiers of this machine.
+"""Part (d) of the router's benchmark: real conversations over two verifiers of this machine.
 
 Two clusters that differ in the router's policy run side by side, and are asked in turns; the
 one that is not asked is idle. `least_loaded` takes turns while nobody is busy, as round robin.
@@ -104,4 +104,4 @@ def talk(
 
 
 if __name__ == "__main__":
-    console.print("run routing.py --real")
+    console.print("run routing.py --parts d")

@@ -2,9 +2,10 @@
 
     make bench-router          QUICK=1 make bench-router
 
-Three parts: (a) the index and the decision by themselves, 64 verifiers and a million blocks;
-(b) policies side by side in simulated time over eight mock engines with real eviction and
-hidden prefill rates; (c), only with `--real`, two verifiers of this machine under each policy.
+Four parts, chosen with `--parts`: (a) the index and the decision by themselves, 64 verifiers and a
+million blocks; (b) policies side by side in simulated time over eight mock engines with real
+eviction and hidden prefill rates; (c) the same engines over HTTP in real time, beside vllm-router
+where it is installed; (d), only when asked for, two verifiers of this machine under each policy.
 """
 
 import argparse
@@ -13,27 +14,32 @@ import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from harness import Bench, Metric, console
-from mock_engines import Arrival, MockEngine, Simulation, conversations
+from mock_engines import MockEngine, Simulation, Speed
+from routing_http import http
+from routing_policies import POLICIES, Policy
+from traces import Arrival, at_load, conversations, mooncake
 
-from kvstore.hashing import block_hashes, pack_hashes
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming, block_hashes, pack_hashes
 from kvstore.kv_account import KvAccount
 from kvstore.kv_feed import KvFeed
 from kvstore.kv_messages import Change, Delta, SnapshotPart
 from kvstore.prefix_index import PrefixIndex
 from router.ledger import PickLedger
-from router.policy import affinity, least_loaded, prefix_aware
-from router.types import Candidate, Prefill
+from router.policy import affinity, prefix_aware
+from router.types import Candidate
 
 VERIFIERS, BLOCKS, BLOCK = 64, 1_000_000, 16
-ENGINES, SIM_BLOCK, CAPACITY = 8, 32, 2500
-POLICIES = ("prefix_aware", "least_loaded", "round_robin", "hashing only")
+ENGINES, SIM_BLOCK, CAPACITY, RATE = 8, 32, 2500, 4000
+LOADS = (0.5, 0.7, 0.9)
+HIT_RATE = Metric("hit rate", "0-1", higher_is_better=True)
+MEAN = Metric("mean TTFT", "ms", higher_is_better=False)
+P99 = Metric("P99 TTFT", "ms", higher_is_better=False)
+HOTTEST = Metric("hottest", "x mean", higher_is_better=False)
 
 
 def micro(rounds: int) -> None:
@@ -76,7 +82,8 @@ def micro(rounds: int) -> None:
 
 def _account(rng: random.Random) -> None:
     """The verifier's side: the engine's events into names, and the map that takes."""
-    encode, batches, blocks = msgspec.msgpack.encode, [], 100_000
+    # Its map was enlarged a moment ago: the most that it takes.
+    encode, batches, blocks = msgspec.msgpack.encode, [], 107_000
     for number in range(blocks // 50):
         hashes = [rng.getrandbits(64) for _ in range(50)]
         stored = {
@@ -149,104 +156,43 @@ def simulate(policy: str, trace: Sequence[Arrival], seed: int) -> dict[str, floa
     """Part (b): one policy over one trace."""
     rng = random.Random(seed)
     engines = [
-        MockEngine(f"v{n}", 4000 * rng.uniform(0.85, 1.15), CAPACITY, SIM_BLOCK)
+        MockEngine(f"v{n}", Speed(RATE * rng.uniform(0.85, 1.15)), CAPACITY, SIM_BLOCK)
         for n in range(ENGINES)
     ]
-    names = [engine.name for engine in engines]
-    index, ledger = PrefixIndex(1_000_000), PickLedger()
-    feeds = {name: KvFeed(index, name) for name in names}
-    turn = 0
-
-    def tell(engine: MockEngine, now_s: float) -> None:
-        feed = feeds[engine.name]
-        delta = engine.delta(now_s)
-        if feed.needs_resync:
-            feed.take(engine.snapshot(), now_s)
-        feed.take(delta, now_s)
-
-    def load_of(name: str, now_s: float):  # type: ignore[no-untyped-def]
-        report = feeds[name].load
-        if report is None:
-            return ledger.load(name, 0, 0.0, now_s)
-        return ledger.load(name, report.in_flight, report.at_s, now_s, report.queued_tokens)
-
-    def pick(arrival: Arrival, now_s: float) -> str:
-        nonlocal turn
-        turn += 1
-        if policy == "round_robin":
-            return names[turn % ENGINES]
-        if policy == "least_loaded":
-            best = least_loaded([load_of(name, now_s) for name in names]).replica_ids[0]
-            ledger.picked(best, now_s)
-            return best
-        chain = arrival.chain
-        key = chain[min(4, len(chain)) - 1]
-        candidates = []
-        for name in names:
-            match = index.match(name, chain)
-            report = feeds[name].load
-            known = report is not None and report.prefill_s_per_token > 0
-            candidates.append(
-                Candidate(
-                    load_of(name, now_s),
-                    match.device_blocks if policy == "prefix_aware" else 0,
-                    0,
-                    ledger.coming_blocks(name, chain, now_s) if policy == "prefix_aware" else 0,
-                    Prefill(report.prefill_base_s, report.prefill_s_per_token) if known else None,
-                    affinity(name, key),
-                )
-            )
-        ranking, cost = prefix_aware(candidates, arrival.prompt_tokens, SIM_BLOCK)
-        best = ranking.replica_ids[0]
-        ledger.picked(best, now_s, cost.prefill_tokens if cost else 0, chain)
-        return best
-
-    simulation = Simulation(engines, tell, pick)
+    router: Policy = POLICIES[policy]([engine.name for engine in engines], SIM_BLOCK, seed)
+    simulation = Simulation(engines, router.pick, router.tell, router.ended)
     simulation.run(trace)
-    prompt = sum(engine.prompt_tokens for engine in engines)
-    cached = sum(engine.cached_tokens for engine in engines)
+    ttft_s = [request.first_token_s - request.came_at_s for request in simulation.requests]
     shares = list(simulation.picks.values())
     return {
-        "hit rate": cached / prompt,
-        "mean TTFT": 1e3 * statistics.mean(simulation.ttft_s),
-        "P99 TTFT": 1e3 * float(np.quantile(simulation.ttft_s, 0.99)),
-        "hottest": max(shares) / (sum(shares) / ENGINES),
+        HIT_RATE.name: sum(engine.cached_tokens for engine in engines)
+        / sum(engine.prompt_tokens for engine in engines),
+        MEAN.name: 1e3 * statistics.mean(ttft_s),
+        P99.name: 1e3 * float(np.quantile(ttft_s, 0.99)),
+        HOTTEST.name: max(shares) / (sum(shares) / ENGINES),
     }
 
 
-def timed(trace: list[Arrival], load: float, hit_rate: float, seed: int) -> list[Arrival]:
-    """Poisson arrivals at a load: offered tokens, less those cached, over what engines compute."""
-    rng = random.Random(seed)
-    tokens = statistics.mean(arrival.prompt_tokens for arrival in trace) * (1 - hit_rate)
-    rate = load * ENGINES * 4000 / tokens
-    at_s, placed = 0.0, []
-    for arrival in trace:
-        at_s += rng.expovariate(rate)
-        placed.append(replace(arrival, at_s=at_s))
-    return placed
-
-
-def simulation(requests: int, repetitions: int) -> None:
-    """Part (b): all policies, three loads."""
-    loads = (0.5, 0.7, 0.9)
-    # A load of 1 is what the engines could do if each prompt's prefix were found in one of eight
-    # caches taken by turns.
-    plain = conversations(99, requests, SIM_BLOCK)
-    hit_rate = simulate("round_robin", timed(plain, 0.3, 0.0, 99), 99)["hit rate"]
+def capacity_of(trace: Sequence[Arrival]) -> float:
+    """Prompt tokens a second that are a load of 1: what the engines can do with what turns find."""
+    slow = at_load(trace, 0.3 * ENGINES * RATE, 99)
+    hit_rate = simulate("round robin", slow, 99)[HIT_RATE.name]
     console.print(f"  capacity is counted with the hit rate of round robin, {hit_rate:.2f}")
-    metrics = [
-        Metric("hit rate", "0-1", higher_is_better=True),
-        Metric("mean TTFT", "ms", higher_is_better=False),
-        Metric("P99 TTFT", "ms", higher_is_better=False),
-        Metric("hottest", "x mean", higher_is_better=False),
-    ]
-    bench = Bench("router", list(POLICIES), [f"load {load}" for load in loads], metrics)
+    return ENGINES * RATE / (1 - hit_rate)
+
+
+def simulation(quick: bool, repetitions: int, only: Sequence[str]) -> None:
+    """Part (b): all policies, three loads of Mooncake's trace, and of made-up conversations."""
+    works = {"mooncake": mooncake(SIM_BLOCK)}
+    if not quick:
+        works["talks"] = conversations(99, 4000, SIM_BLOCK)
+    capacity = {work: capacity_of(trace) for work, trace in works.items()}
+    cells = [f"{work} {load}" for work in works for load in LOADS]
+    bench = Bench("router", list(only or POLICIES), cells, [HIT_RATE, MEAN, P99, HOTTEST])
 
     def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
-        load = float(cell.split()[1])
-        trace = timed(
-            conversations(repetition, requests, SIM_BLOCK), load, hit_rate, 1000 + repetition
-        )
+        work, load = cell.split()
+        trace = at_load(works[work], float(load) * capacity[work], repetition)
         return simulate(arm, trace, repetition)
 
     bench.run(measure, repetitions)
@@ -257,18 +203,19 @@ def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
-    parser.add_argument("--repetitions", type=int, help="seeds of part (b); default 3, quick 1")
-    parser.add_argument("--real", action="store_true", help="part (c), too")
+    parser.add_argument("--repetitions", type=int, help="seeds of (b) and (c); default 3, quick 1")
+    parser.add_argument("--only", nargs="*", default=[], choices=POLICIES, help="of part (b)")
+    parser.add_argument("--parts", default="abc", help="some of abcd; default abc")
+    parser.add_argument("--vllm-router", help="its path, for part (c); default: from PATH")
     args = parser.parse_args()
-    parts: list[Callable[[], None]] = [
-        lambda: micro(50 if args.quick else 300),
-        lambda: simulation(
-            1500 if args.quick else 4000, args.repetitions or (1 if args.quick else 3)
-        ),
-    ]
-    for part in parts:
-        part()
-    if args.real:
+    repetitions = args.repetitions or (1 if args.quick else 3)
+    if "a" in args.parts:
+        micro(50 if args.quick else 300)
+    if "b" in args.parts:
+        simulation(args.quick, repetitions, args.only)
+    if "c" in args.parts:
+        http(args.quick, repetitions, capacity_of(mooncake(SIM_BLOCK)), args.vllm_router)
+    if "d" in args.parts:
         from router_real import real
 
         real(quick=args.quick)

@@ -20,7 +20,10 @@ application = build_app(json.loads(sys.argv[1]))
 verifiers = application._bound_deployment
 router = application._ingress_request_router._bound_deployment
 policy = verifiers._deployment_config.request_router_config.get_request_router_class().__name__
-print("BUILT", json.dumps([verifiers.name, verifiers.num_replicas, router.name, policy]))
+scaling = verifiers.init_kwargs["draft_workers"]._bound_deployment._deployment_config
+scaling = scaling.autoscaling_config
+bounds = [scaling.min_replicas, scaling.max_replicas] if scaling else None
+print("BUILT", json.dumps([verifiers.name, verifiers.num_replicas, router.name, policy, bounds]))
 """
 
 
@@ -31,24 +34,39 @@ def build(config: dict[str, Any], environment: dict[str, str]) -> subprocess.Com
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 
 
 @pytest.mark.usefixtures("smollm2")
 @pytest.mark.parametrize(
-    ("policy", "class_name"),
-    [("least_loaded", "LeastLoadedRouter"), ("prefix_aware", "PrefixAwareRouter")],
+    ("changes", "class_name", "bounds"),
+    [
+        ({}, "LeastLoadedRouter", None),
+        (
+            {
+                "router": {"policy": "prefix_aware"},
+                "autoscaling": {"max_verifiers": 1, "max_draft_workers": 3},
+            },
+            "PrefixAwareRouter",
+            [1, 3],
+        ),
+    ],
 )
-def test_the_same_yaml_builds_an_application(policy: str, class_name: str) -> None:
-    """The config's keys as arguments give a verifier deployment behind our router."""
-    built = build({**LOCAL, "router": {"policy": policy}}, FAST_PATH)
+def test_the_same_yaml_builds_an_application(
+    changes: dict[str, Any], class_name: str, bounds: list[int] | None
+) -> None:
+    """The config's keys as arguments give a verifier deployment behind our router, and draft
+    workers as many as there are to be, or between two numbers.
+    """
+    built = build({**LOCAL, **changes}, FAST_PATH)
     (line,) = [line for line in built.stdout.splitlines() if line.startswith("BUILT")]
-    name, replicas, router, ranks = json.loads(line.removeprefix("BUILT"))
+    name, replicas, router, ranks, between = json.loads(line.removeprefix("BUILT"))
     assert ranks == class_name
     assert (name, replicas) == ("Verifier:smollm2-135m-instruct", 1)
     assert router == "IngressRouter"
+    assert between == bounds
 
 
 def test_without_the_fast_path_nothing_is_built() -> None:
@@ -62,7 +80,7 @@ def test_without_the_fast_path_nothing_is_built() -> None:
     ("change", "said"),
     [
         ({"verifier": {}}, "did you mean `verifiers`"),
-        ({"kv": {"shared": True, "chunk_size": 64}}, "kv.shared"),
+        ({"kv": {"shared": True, "chunk_size": 48}}, "kv.chunk_size"),
     ],
 )
 def test_a_config_that_cannot_work_builds_nothing(change: dict[str, Any], said: str) -> None:

@@ -15,6 +15,7 @@ from configs.checks.drafting import (
     ngrams_fit_into_redis,
     one_family,
     schedule_is_in_order,
+    token_ids_mean_the_same,
     vocabularies_are_one,
     worker_has_what_it_needs,
 )
@@ -147,6 +148,14 @@ CASES = [
         "take a draft model with the target's tokenizer",
         MODEL_WORKER,
         {},
+    ),
+    (
+        token_ids_mean_the_same,
+        MODEL_WORKER | {"model.source": "org/target"},
+        f"{WORKERS}.draft.source",
+        "token ids of org/draft mean something else than those of org/target",
+        NGRAM,
+        {"vocabularies": ("one", "another")},
     ),
     (
         draft_ranks_fit,

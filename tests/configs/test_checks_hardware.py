@@ -15,6 +15,7 @@ from configs.checks.hardware import (
 from configs.checks.memory import (
     cores_are_enough,
     cpu_memory_is_enough,
+    dram_tier_holds_a_request,
     one_request_fits,
     weights_fit_gpus,
 )
@@ -197,6 +198,14 @@ CASES = [
         "shared KV 1.0 GiB",
         {"redis.url": "redis://elsewhere:6379", "kv.shared": True},
         {"machine": SMALL_MACHINE, "target": SMOL_HERE},
+    ),
+    (
+        dram_tier_holds_a_request,
+        {"kv.shared": True, "kv.tiers": [{"kind": "dram", "size_gib": 0.1}]},
+        "kv.tiers[0].size_gib",
+        "one request of 8192 tokens has 0.2 GiB of KV blocks, and there are 0.1 GiB; raise it",
+        {"kv.shared": True, "kv.tiers": [{"kind": "dram", "size_gib": 0.2}]},
+        {"target": SMOL_HERE},
     ),
     (
         cores_are_enough,

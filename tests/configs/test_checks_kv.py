@@ -10,6 +10,7 @@ from configs.checks.kv import (
     chunks_are_whole_blocks,
     fp8_blocks_have_avx512,
     kv_type_is_supported,
+    redis_keeps_room_for_the_rest,
     tiers_are_complete,
     tiers_are_in_order,
 )
@@ -112,11 +113,15 @@ CASES = [
         {},
     ),
     (
-        tiers_are_complete,
-        {"kv.tiers": [DRAM, REDIS | {"size_gib": 1}]},
+        redis_keeps_room_for_the_rest,
+        {"kv.shared": True, "kv.tiers": [DRAM, REDIS | {"size_gib": 1}]},
         "kv.tiers[1].size_gib",
-        "remove it",
-        {"kv.tiers": [DRAM, REDIS]},
+        "more than the 0.19 that Redis has",
+        {
+            "kv.shared": True,
+            "kv.tiers": [DRAM, REDIS | {"size_gib": 1}],
+            "redis.memory_mib": 1400,
+        },
         {},
     ),
     (

@@ -9,10 +9,12 @@ from configs.checks.places import (
     password_has_a_server,
     paths_exist,
     ports_are_apart,
+    router_sees_whose_request_it_is,
     run_folder_fits_sockets,
 )
 
 ELSEWHERE = {"redis.url": "redis://elsewhere:6379"}
+KEYED = {"router.policy": "prefix_aware", "front_door.keys": {"env": "KEYS"}}
 MISSING = {"missing_paths": (("model.chat_template", Path("/no.jinja")),)}
 
 CASES = [
@@ -46,6 +48,14 @@ CASES = [
         "ports.replicas_to",
         "too few ports for verifiers.replicas 3; raise it to 30002 or more",
         {"ports.replicas_to": 30002, "verifiers.replicas": 3, "ports.dashboard": None},
+        {},
+    ),
+    (
+        router_sees_whose_request_it_is,
+        {**KEYED, "router.shown_header": "x-session-id"},
+        "router.shown_header",
+        "use `authorization` or `x-api-key`",
+        {**KEYED, "router.shown_header": "x-api-key"},
         {},
     ),
     (

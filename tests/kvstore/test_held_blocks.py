@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scripted_engine import BLOCK, WEIGHTS, batch, event, stored
 
-from kvstore.hashing import block_hashes, root_hash
-from kvstore.held_blocks import HeldBlocks, Naming, decode_events
+from kvstore.hashing import Naming, block_hashes, root_hash
+from kvstore.held_blocks import HeldBlocks, decode_events
 from kvstore.kv_account import KvAccount, Taken
 
 TOKENS = list(range(3 * BLOCK))

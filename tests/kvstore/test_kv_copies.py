@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from scripted_engine import BLOCK, WEIGHTS, ScriptedEngine
 
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming
 from kvstore.kv_account import KvAccount, Taken
 from kvstore.kv_feed import DOUBTFUL_AFTER_S, KvFeed
 from kvstore.kv_messages import Delta, SnapshotPart

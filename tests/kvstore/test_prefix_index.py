@@ -1,9 +1,12 @@
 """Who holds how much of a prompt, within a bound."""
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.prefix_index import NOTHING, Match, PrefixIndex
+from kvstore.prefix_index import BYTES_A_BLOCK, NOTHING, SMALL_BYTES, Match, PrefixIndex
 
 CHAIN = [1000 + i for i in range(300)]
 
@@ -40,7 +43,21 @@ def test_colder_tiers_go_on_where_the_nearer_ends() -> None:
     index.replace(
         "v", {"device": set(CHAIN[:3]), "host": set(CHAIN[:5]), "storage": set(CHAIN[5:9])}
     )
-    assert index.match("v", CHAIN) == Match(3, 6)
+    assert index.match("v", CHAIN) == Match(3, 6, 4)
+    assert index.confirm("v", CHAIN, Match(3, 6, 4)) == Match(3, 6, 4)
+
+
+def test_what_others_put_within_reach_counts_as_colder() -> None:
+    """A node's memory first, then what all nodes share, after what the verifier has itself."""
+    index = PrefixIndex(1000)
+    index.replace("w", {"host": set(CHAIN[:5]), "storage": set(CHAIN[:9])})
+    assert index.shared_runs("w", CHAIN) == (5, 9)
+    assert index.shared_runs("nobody", CHAIN) == (0, 0)
+    assert NOTHING.reaching(5, 9) == Match(0, 9, 4)
+    assert Match(3, 0).reaching(5, 9) == Match(3, 6, 4)
+    assert Match(7, 0).reaching(5, 9) == Match(7, 2, 2)
+    assert Match(12, 0).reaching(5, 9) == Match(12, 0)
+    assert Match(3, 3, 1).reaching(0, 0) == Match(3, 3, 1)
 
 
 def test_a_removed_verifier_leaves_nothing() -> None:
@@ -84,3 +101,20 @@ def test_a_full_index_keeps_what_it_has() -> None:
     assert index.left_out == 10
     index.replace("w", {"device": set(CHAIN)})
     assert len(index) == 10
+
+
+@pytest.mark.parametrize("count", [2_000, 20_000, 40_000, 79_000])
+def test_its_memory_is_what_the_config_counts_with(count: int) -> None:
+    """Unique prompts without end take no more than `index_mib`, nor does what is left of them."""
+    index = PrefixIndex(count)
+    index.replace("v", {})
+    rng = random.Random(0)
+    batches = [[rng.getrandbits(64) for _ in range(100)] for _ in range(2 * count // 100)]
+    for batch in batches:
+        index.add("v", "device", batch)
+        assert index.nbytes <= SMALL_BYTES + BYTES_A_BLOCK * len(index)
+    assert len(index) == count
+    for batch in batches:
+        index.remove("v", "device", batch)
+        assert index.nbytes <= SMALL_BYTES + BYTES_A_BLOCK * len(index)
+    assert len(index) == 0

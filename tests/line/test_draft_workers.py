@@ -292,7 +292,7 @@ def test_a_worker_with_another_protocol_or_tokenizer_is_refused_by_name(
     line = worker_less_line
     join(line, workers, "from-tomorrow", "--protocols", "7")
     join(line, workers, "of-another-model", "--tokenizer", "0" * 64)
-    assert state_of(line, "from-tomorrow") == "refused: speaks protocols [7], this verifier [1]"
+    assert state_of(line, "from-tomorrow") == "refused: speaks protocols [7], this verifier [2]"
     assert state_of(line, "of-another-model") == "refused: another tokenizer"
     told = " ".join(line.paceline("status", str(line.config_file)).stdout.split())
     assert "draft worker from-tomorrow is refused: speaks protocols [7]" in told

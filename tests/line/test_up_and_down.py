@@ -115,6 +115,8 @@ def test_a_verifier_that_cannot_start_is_told_in_its_own_words(
 def test_ctrl_c_takes_everything_back(nothing_runs: None, tmp_path: Path, moment: str) -> None:
     """Interrupted at any moment, `up` exits with 130 and leaves nothing."""
     file = write_config(tmp_path, "interrupted", base_config())
+    # A shell's background jobs ignore it, and so would what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [*PACELINE, "up", str(file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as up:

@@ -16,6 +16,7 @@ from replicas.messages import (
     MAX_CONTEXT_TOKENS,
     MAX_DRAFT_TOKENS,
     MAX_SESSIONS,
+    PROTOCOL,
     Ask,
     AskBatch,
     Codec,
@@ -109,7 +110,7 @@ def test_a_signature_counts_for_its_version_only() -> None:
     """Nobody on the way can make a message one of another version."""
     header, payload = CODEC.pack(ASK, version=9)
     with pytest.raises(MalformedMessage) as refused:
-        CODEC.unpack_ask([header[:3] + b"\x01" + header[4:], payload])
+        CODEC.unpack_ask([header[:3] + bytes([PROTOCOL]) + header[4:], payload])
     assert refused.value.what == "token"
 
 

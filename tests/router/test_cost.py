@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import DEFAULT_PREFILL, Cost, cost_of, usual_prefill
+from kvstore.kv_messages import FetchCosts
+from router.cost import DEFAULT_PREFILL, Cost, cost_of, usual_prefill, usually_waiting
 from router.types import Candidate, Load, Prefill
 
 BLOCK = 32
@@ -24,6 +25,7 @@ candidates = st.builds(
     load=loads,
     device_blocks=counts,
     colder_blocks=counts,
+    storage_blocks=st.integers(0, 3),
     coming_blocks=counts,
     prefill=st.none() | st.builds(Prefill, st.floats(0, 1), st.floats(1e-6, 0.1)),
     affinity=st.floats(0, 1),
@@ -79,15 +81,46 @@ def test_a_slow_fetch_is_not_made() -> None:
     assert cost(slow, 1000).fetch_s > 0
 
 
+def test_each_tier_is_worth_the_time_it_saves() -> None:
+    """Memory near by more than what all nodes share, and that nothing where it is slow."""
+    costs = FetchCosts(0.01, 1e-4, 0.02, 5e-4)
+    near = Candidate(Load("v", 0, 0, 0), colder_blocks=30, prefill=Prefill(0.0, 1e-3), fetch=costs)
+    far = replace(near, storage_blocks=30)
+    slow = replace(far, fetch=FetchCosts(0.01, 1e-4, 0.02, 2e-3))
+    half = replace(slow, storage_blocks=15)
+    totals = [cost(candidate, 1000).ttft_s for candidate in (near, far, half, slow)]
+    assert totals == sorted(totals)
+    assert cost(near, 1000).fetch_s == 0.01 + 1e-4 * 960
+    assert cost(far, 1000).fetch_s == 0.02 + 5e-4 * 960
+    assert cost(half, 1000).prefill_tokens == 1000 - 15 * BLOCK
+    assert cost(slow, 1000).fetch_s == 0
+
+
+def test_a_cold_verifier_near_shared_blocks_wins_over_a_busy_warm_one() -> None:
+    """By the time that fetching saves; and not where nothing can be fetched."""
+    prefill = Prefill(0.0, 0.001)
+    warm = Candidate(Load("a", 2, 0, 0, queued_tokens=1500), device_blocks=60, prefill=prefill)
+    cold = Candidate(Load("b", 0, 0, 0), prefill=prefill)
+    near = replace(
+        cold, colder_blocks=60, storage_blocks=60, fetch=FetchCosts(0.02, 1e-4, 0.05, 2e-4)
+    )
+    assert cost(near, 2000).total_s < cost(warm, 2000).total_s < cost(cold, 2000).total_s
+
+
 def test_the_example_of_the_docstring_comes_out() -> None:
     """A waits and computes little, B computes all; with a longer queue B is cheaper."""
     prefill = Prefill(0.0, 0.001)
-    a = Candidate(Load("a", 3, 0, 0, queued_tokens=500), device_blocks=50, prefill=prefill)
-    b = Candidate(Load("b", 0, 0, 0), prefill=prefill)
-    assert round(cost(a, 2000).total_s, 2) == 1.06
-    assert round(cost(b, 2000).total_s, 2) == 2.5
-    busier = replace(a, load=replace(a.load, queued_tokens=2000))
-    assert round(cost(busier, 2000).total_s, 2) == 2.56
+    a = Load("a", 3, 0, 0, queued_tokens=500, waiting=1)
+    b = Load("b", 0, 0, 0)
+    for load_of_a, expected in (
+        (a, 1.26),
+        (replace(a, queued_tokens=1500, waiting=3), 2.66),
+    ):
+        known = [Candidate(load_of_a, device_blocks=50, prefill=prefill), Candidate(b, 0, 0, 0)]
+        costs = [
+            cost_of(candidate, 2000, BLOCK, prefill, usually_waiting(known)) for candidate in known
+        ]
+        assert [round(cost.total_s, 2) for cost in costs] == [expected, 2.5]
 
 
 def test_who_has_not_measured_is_taken_for_the_mean() -> None:

@@ -24,6 +24,13 @@ def test_a_request_is_seen_whole() -> None:
     assert (payload.model, payload.prompt, payload.user) == ("m", [1, 2], "u")
 
 
+def test_a_responses_request_is_seen() -> None:
+    """Its prompt is in `input`."""
+    payload = routing_payload(msgspec.json.encode({"model": "m", "input": "hi"}))
+    assert payload is not None
+    assert payload.input == "hi"
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(body: bytes) -> None:
     """Whatever comes, routing goes on."""

@@ -82,6 +82,25 @@ def test_a_burst_of_one_new_prefix_meets_in_one_place() -> None:
     assert ranked(first, idle("b", affinity=1.0))[0] == "a"
 
 
+def test_a_request_that_can_wait_goes_where_it_costs_others_least() -> None:
+    """It waits at the warm one, where an urgent one would rather be computed again."""
+    warm = replace(idle("a", device_blocks=60), load=Load("a", 0, 0, 0, queued_tokens=4000))
+    cold = idle("b", affinity=1.0)
+    assert ranked(warm, cold)[0] == "b"
+    assert prefix_aware([warm, cold], 2000, BLOCK, wait_weight=0.05)[0].replica_ids[0] == "a"
+
+
+def test_the_more_is_waiting_the_less_is_computed_twice() -> None:
+    """Waiting at the warm one beats computing again, once others would wait for that."""
+    warm = replace(idle("a", device_blocks=60), load=Load("a", 0, 0, 0, queued_tokens=3000))
+    calm = idle("b", affinity=1.0)
+    assert ranked(warm, calm)[0] == "b"
+    busy = [
+        replace(candidate, load=replace(candidate.load, waiting=2)) for candidate in (warm, calm)
+    ]
+    assert ranked(*busy)[0] == "a"
+
+
 def test_a_reason_is_given() -> None:
     """With the parts of the cost."""
     ranking, cost = prefix_aware([idle("a", device_blocks=3)], 200, BLOCK)

@@ -114,9 +114,9 @@ def tenants(**changes: Any) -> TenantSettings:
     return TenantSettings(
         **{
             "model": "m",
-            "adapters": frozenset({"lora"}),
+            "adapters": {"lora": "-l"},
             "weights_fingerprint": "w",
-            "kv_cache_dtype": "auto",
+            "kv_format": "auto",
             "block_tokens": BLOCK,
             "keys": parse_keys("ada key-of-ada\nbob key-of-bob"),
             "domain_secret": b"secret",
@@ -128,7 +128,7 @@ def tenants(**changes: Any) -> TenantSettings:
 def test_roots_are_by_tenant_and_adapter_as_the_front_door_salts() -> None:
     """The same derivation from the same table."""
     known = Tenants(tenants())
-    salt = cache_salt(sharing_domain("ada", b"secret"), "lora", "w", "auto")
+    salt = cache_salt(sharing_domain("ada", b"secret"), "lora", "w-l", "auto")
     assert known.root_of("lora", "Bearer key-of-ada") == root_hash("w", "lora", salt, BLOCK)
     roots = {
         known.root_of(model, f"Bearer {key}")
@@ -157,3 +157,39 @@ def test_settings_hold_no_secret_that_shows() -> None:
     """Nor do their representations."""
     assert "secret" not in repr(tenants())
     assert "key-of-ada" not in repr(tenants())
+
+
+def test_keys_come_in_the_header_that_the_router_is_shown() -> None:
+    """`x-api-key` holds the key alone; a bearer key in it is none."""
+    known = Tenants(tenants(key_header="x-api-key"))
+    assert known.root_of("m", "key-of-ada") == Tenants(tenants()).root_of("m", "Bearer key-of-ada")
+    assert known.root_of("m", "Bearer key-of-ada") is None
+
+
+MEDIA = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+async def test_a_session_stays_together_where_its_tokens_are_not_known(
+    routing: PrefixRouting, by_header: bool
+) -> None:
+    """By header or `prompt_cache_key`; different sessions are spread."""
+    places: dict[str, set[str]] = {}
+    for turn in range(3):
+        for session in "abcdefghijkl":
+            request = {"model": "m", "messages": [MEDIA]}
+            request |= {} if by_header else {"prompt_cache_key": session}
+            reading = await routing.read(request, session if by_header else "")
+            assert (reading.reason, reading.session) == ("media", session)
+            decision = routing.decide(reading, TWO, 100.0 * (turn + 1))
+            places.setdefault(session, set()).add(decision.ranking.replica_ids[0])
+            for name in TWO:
+                routing.ledger.load(name, 0, 1e9, 1e9)  # all reported, nothing queued
+    assert all(len(place) == 1 for place in places.values())
+    assert len({next(iter(place)) for place in places.values()}) == 2
+
+
+async def test_a_request_says_that_it_can_wait(routing: PrefixRouting) -> None:
+    """By OpenAI's `service_tier`."""
+    assert (await routing.read(body("hi"), "")).request_class == "interactive"
+    assert (await routing.read(body("hi") | {"service_tier": "flex"}, "")).request_class == "batch"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prompt_corpus import CHATS, COMPLETIONS, NOT_OURS, TEMPLATES
+from prompt_corpus import CHATS, COMPLETIONS, NOT_OURS, RESPONSES, TEMPLATES
 from tiny_models import make_tiny_llama
 
 from router.errors import NotTokenized
@@ -69,6 +69,23 @@ def engines_completion(engines: Any, body: dict[str, Any]) -> list[int]:
     return list(prompt["prompt_token_ids"])
 
 
+def engines_responses(engines: Any, template: str, body: dict[str, Any]) -> list[int]:
+    """The prompt as vLLM's responses handler makes it."""
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.openai.responses.utils import construct_input_messages
+
+    renderer, config = engines
+    request = ResponsesRequest.model_validate({"model": "m", **body})
+    messages = construct_input_messages(
+        request_instructions=request.instructions, request_input=request.input
+    )
+    params = request.build_chat_params(template, "auto").with_defaults(
+        {"tools": None, "tokenize": False}
+    )
+    _, (prompt,) = renderer.render_chat([messages], params, request.build_tok_params(config))
+    return list(prompt["prompt_token_ids"])
+
+
 @pytest.mark.parametrize("name", CHATS)
 def test_a_chat_has_the_engines_tokens(
     name: str, reader: PromptReader, template: Path, engines: Any
@@ -78,6 +95,17 @@ def test_a_chat_has_the_engines_tokens(
 
     theirs = engines_chat(engines, template.read_text(), copy.deepcopy(CHATS[name]))
     assert reader.token_ids(CHATS[name]).tolist() == theirs
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_a_responses_request_has_the_engines_tokens(
+    name: str, reader: PromptReader, template: Path, engines: Any
+) -> None:
+    """Text or turns, with instructions."""
+    import copy
+
+    theirs = engines_responses(engines, template.read_text(), copy.deepcopy(RESPONSES[name]))
+    assert reader.token_ids(RESPONSES[name]).tolist() == theirs
 
 
 @pytest.mark.parametrize("name", COMPLETIONS)

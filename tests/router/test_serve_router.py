@@ -8,6 +8,7 @@ import pytest
 from tiny_models import make_tiny_llama
 
 from router.serve_router import LeastLoadedRouter, PrefixAwareRouter
+from router.types import RoutingNote
 
 
 def replica(name: str, **stats: Any) -> Any:
@@ -19,6 +20,12 @@ def pending(body: dict[str, Any] | None, authorization: str = "") -> Any:
     """As Serve shows a request to a router."""
     args = () if body is None else (SimpleNamespace(**body),)
     return SimpleNamespace(args=args, metadata=SimpleNamespace(session_id=authorization))
+
+
+def noted(is_wanted: bool) -> tuple[Any, RoutingNote]:
+    """A request that could not be read, with a note."""
+    note = RoutingNote(is_wanted)
+    return SimpleNamespace(args=(None, note), metadata=SimpleNamespace(session_id="")), note
 
 
 # They report after every pick, so that nothing is queued.
@@ -60,3 +67,18 @@ async def test_the_least_loaded_router_ranks_by_what_replicas_report() -> None:
     busy, idle = replica("v", in_flight=9, at_s=1.0), replica("w", in_flight=1, at_s=1.0)
     groups = await router.choose_replicas([busy, idle], pending(None))
     assert groups == [[idle], [busy]]
+
+
+async def test_a_decision_is_explained_where_that_is_wanted() -> None:
+    """In one line of ASCII that can stand in a header, and in HAProxy's script."""
+    router = LeastLoadedRouter.__new__(LeastLoadedRouter)
+    router.initialize_state()
+    request, note = noted(is_wanted=True)
+    (first,), *_ = await router.choose_replicas(REPLICAS, request)
+    assert note.text.startswith(f"{first.replica_id.unique_id}, fewest in flight")
+    assert note.text.isascii()
+    assert note.text.isprintable()
+    assert not set(note.text) & set('"{}')
+    request, note = noted(is_wanted=False)
+    await router.choose_replicas(REPLICAS, request)
+    assert note.text == ""

@@ -4,16 +4,19 @@ import os
 import random
 import secrets
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 import torch
 from engine_process import Answer, Ask, Job, Proposal, Run, Sampler, Start, Worker
+from model_workers import ModelWorker
 from scripted_worker import Script, ScriptedWorker
 from vllm import LLM, SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -63,13 +66,17 @@ class Engine:
         self._drafts = bool(start.max_length)
         self._proposals: dict[str, list[Proposal]] = {}
         self._ids = 0
+        self._model_worker: ModelWorker | None = None
         if self._drafts:
             self._connect(start)
+            if start.workers:
+                folder = Path(tempfile.mkdtemp())
+                self._model_worker = ModelWorker(self._config, folder)
 
     def _connect(self, start: Start) -> None:
-        os.environ[TOKEN_ENV] = secrets.token_hex(16)
+        os.environ.setdefault(TOKEN_ENV, secrets.token_hex(16))
         self._codec = Codec(os.environ[TOKEN_ENV].encode())
-        split = {"token": {"env": TOKEN_ENV}, **start.split}
+        split = {"token": {"env": TOKEN_ENV}, **start.split, "workers": start.workers}
         self._config = ClusterConfig.model_validate(
             {
                 "model": {"name": "m", "source": start.model},
@@ -95,15 +102,18 @@ class Engine:
             return drafts
 
         proposer.propose = recorded
-        proposer._longest_wait_s = lambda: PATIENCE_S
+        if start.patience_s is not None:
+            proposer._longest_wait_s = lambda: start.patience_s
 
     def run(self, job: Job) -> Run:
-        with self._worker(job.worker) as worker, sampler(job.sampler):
+        with self._worker(job) as worker, sampler(job.sampler):
             before = self._counts(worker)
             self._proposals.clear()
             ids = [str(self._ids + i) for i in range(len(job.asks))]
             self._ids += len(ids)
-            answers, steps = self._answer(dict(zip(ids, job.asks, strict=True)))
+            started_s = time.monotonic()
+            answers, steps = self._answer(dict(zip(ids, job.asks, strict=True)), job.kills_at)
+            seconds = time.monotonic() - started_s
             until_s = time.monotonic() + PATIENCE_S
             after = self._counts(worker)
             while worker.sessions() and time.monotonic() < until_s:
@@ -127,9 +137,12 @@ class Engine:
                 failures=counts["failures"],
                 sessions=after["sessions"],
                 worker_sessions=worker.sessions(),
+                model=worker.model(),
+                seconds=seconds,
+                wait_s=counts["wait_us"] / 1e6,
             )
 
-    def _answer(self, asks: dict[str, Ask]) -> tuple[dict[str, Answer], int]:
+    def _answer(self, asks: dict[str, Ask], kills_at: int | None) -> tuple[dict[str, Answer], int]:
         answers: dict[str, Answer] = {}
         coming = sorted(asks, key=lambda ask_id: asks[ask_id].arrives_at)
         leaving = {i: ask.leaves_at for i, ask in asks.items() if ask.leaves_at is not None}
@@ -137,9 +150,15 @@ class Engine:
         while coming or self._engine.has_unfinished_requests():
             while coming and asks[coming[0]].arrives_at <= step:
                 ask = asks[ask_id := coming.pop(0)]
-                self._engine.add_request(
-                    ask_id, {"prompt_token_ids": ask.prompt}, sampling_params(ask)
-                )
+                if ask.forget:
+                    self._forget()
+                prompt: dict[str, Any] = {"prompt_token_ids": ask.prompt}
+                if ask.salt:
+                    prompt["cache_salt"] = ask.salt
+                self._engine.add_request(ask_id, prompt, sampling_params(ask))
+            if step == kills_at:
+                assert self._model_worker is not None, "only asked for where there is one"
+                self._model_worker.kill()
             self._engine.abort_request([i for i, at in leaving.items() if at == step])
             for output in self._engine.step():
                 answers[output.request_id] = Answer(
@@ -150,6 +169,14 @@ class Engine:
             step += 1
         self._engine.step()  # tells the ranks what has ended, as a served engine does
         return answers, step
+
+    def _forget(self) -> None:
+        """Empties the prefix cache, once what is stored elsewhere has let go of its blocks."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not self._engine.reset_prefix_cache():
+            assert time.monotonic() < until_s, "blocks are held for ever"
+            self._engine.step()
+            time.sleep(0.01)
 
     def _counts(self, worker: "Hired") -> Counter[str]:
         counts: Counter[str] = Counter()
@@ -165,10 +192,12 @@ class Engine:
         counts["violations"] = sum(state["violations"].values())
         counts["failures"] = state["failures"]
         counts["sessions"] = state["sessions"]
+        counts["wait_us"] = int(1e6 * state["wait_s"])
         return counts
 
     @contextmanager
-    def _worker(self, kind: Worker) -> Iterator["Hired"]:
+    def _worker(self, job: Job) -> Iterator["Hired"]:
+        kind = job.worker
         if kind == "none" or not self._drafts:
             yield Hired([], lambda: 0)
         elif kind == "service":
@@ -186,6 +215,17 @@ class Engine:
                     [address(kind, service.endpoint)],
                     lambda: service.stats(time.monotonic()).sessions,
                 )
+        elif kind == "given":
+            yield Hired([address(job.endpoint, job.endpoint, ["model"])], lambda: 0)
+        elif kind == "model":
+            worker = self._model_worker
+            assert worker is not None, "only asked for where there is one"
+            kinds = (*self._config.drafting.split.workers.kinds,)
+            yield Hired(
+                [address(kind, worker.endpoint, kinds)],
+                lambda: worker.stats()["held"] if worker.is_alive else 0,
+                lambda: worker.stats()["counts"] if worker.is_alive else {},
+            )
         else:
             with ScriptedWorker(self._codec, self._vocab_size) as scripted:
                 scripted.script = NONSENSE[kind]
@@ -193,10 +233,13 @@ class Engine:
 
 
 class Hired(msgspec.Struct):
-    """A draft worker that runs: how it is announced, and how many sessions it has."""
+    """A draft worker that runs: how it is announced, how many sessions it has, and what its
+    model did.
+    """
 
     addresses: list[dict[str, Any]]
     sessions: Callable[[], int]
+    model: Callable[[], dict[str, int]] = dict
 
 
 def nonsense(drafted: Callable[[int, int, int], list[int]]) -> Script:
@@ -225,13 +268,15 @@ NONSENSE: dict[Worker, Script] = {
 }
 
 
-def address(worker_id: str, endpoint: str) -> dict[str, Any]:
+def address(
+    worker_id: str, endpoint: str, kinds: Sequence[str] = ("prompt_lookup",)
+) -> dict[str, Any]:
     return {
         "worker_id": worker_id,
         "endpoint": endpoint,
         "protocols": list(SPOKEN),
         "tokenizer_fingerprint": FINGERPRINT,
-        "kinds": ["prompt_lookup"],
+        "kinds": list(kinds),
     }
 
 

@@ -25,7 +25,7 @@ FLOAT32 = {
     "max_num_seqs": 64,
 }
 
-Worker = Literal["none", "service", "random", "outside", "negative", "long"]
+Worker = Literal["none", "service", "model", "given", "random", "outside", "negative", "long"]
 Sampler = Literal["vllm", "accepts_all", "resamples_from_target"]
 
 
@@ -42,6 +42,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         arrives_at: Engine step before which it is added.
         leaves_at: Engine step before which it is aborted.
         xargs: `vllm_xargs`.
+        salt: `cache_salt`.
+        forget: Empty the engine's own prefix cache before this ask is added.
     """
 
     prompt: list[int]
@@ -53,6 +55,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     arrives_at: int = 0
     leaves_at: int | None = None
     xargs: dict[str, str | int] = {}
+    salt: str = ""
+    forget: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -86,6 +90,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         failures: Steps without drafts because the proposer failed.
         sessions: That the proposer remembers, after a last tick.
         worker_sessions: That the draft worker remembers, after a last tick.
+        model: What the draft model did since it started, by the names of `LookaheadCounts`.
+        seconds: From the first step to the last.
+        wait_s: Of these, waited for drafts.
     """
 
     answers: list[Answer]
@@ -100,6 +107,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     sessions: int
     worker_sessions: int
+    model: dict[str, int] = {}
+    seconds: float = 0.0
+    wait_s: float = 0.0
 
     @property
     def tokens(self) -> list[list[list[int]]]:
@@ -112,11 +122,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One line to the engine's process."""
+    """One line to the engine's process.
+
+    Attributes:
+        asks: All of a run.
+        worker: Who drafts.
+        sampler: vLLM's, or a wrong one.
+        endpoint: Of worker `given`.
+        kills_at: Engine step before which worker `model` is killed.
+    """
 
     asks: list[Ask]
     worker: Worker
     sampler: Sampler
+    endpoint: str = ""
+    kills_at: int | None = None
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -128,6 +148,8 @@ class Start(msgspec.Struct, frozen=True):
         max_length: Longest draft; 0: no speculation.
         split: `drafting.split` of the config.
         governor: `drafting.governor.mode`.
+        workers: `drafting.split.workers`, with the model of worker `model`.
+        patience_s: Longest wait for drafts in a step. None: as configured.
     """
 
     model: str
@@ -135,6 +157,8 @@ class Start(msgspec.Struct, frozen=True):
     max_length: int
     split: dict[str, Any]
     governor: str
+    workers: dict[str, Any]
+    patience_s: float | None = 10.0
 
 
 class EngineDied(Exception):
@@ -150,6 +174,11 @@ class EngineProcess:
         max_length: Longest draft; 0: no speculation.
         split: `drafting.split` of the config.
         governor: `drafting.governor.mode`; `fixed` drafts whatever it costs.
+        workers: `drafting.split.workers`, with the model of worker `model`.
+        patience_s: Longest wait for drafts in a step, so that they depend on no timing. None: as
+            configured.
+        prefix: Command before Python, to keep it to some cores.
+        threads: Of its computation.
         engine_args: vLLM's, over `FLOAT32`.
     """
 
@@ -160,12 +189,16 @@ class EngineProcess:
         max_length: int = 0,
         split: dict[str, Any] | None = None,
         governor: str = "fixed",
+        workers: dict[str, Any] | None = None,
+        patience_s: float | None = 10.0,
+        prefix: Sequence[str] = (),
+        threads: int = 1,
         **engine_args: Any,
     ) -> None:
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, str(MAIN)],
+                [*prefix, sys.executable, str(MAIN)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -177,10 +210,16 @@ class EngineProcess:
                     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                     # Two threads wait for each other where others use the cores too.
-                    "OMP_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": str(threads),
                 },
             )
-        self._send(Start(str(model), FLOAT32 | engine_args, max_length, split or {}, governor))
+        arguments = FLOAT32 | engine_args
+        self._send(
+            Start(
+                *(str(model), arguments, max_length, split or {}, governor, workers or {}),
+                patience_s,
+            )
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -194,14 +233,19 @@ class EngineProcess:
         self._process.communicate()
 
     def run(
-        self, asks: Sequence[Ask], worker: Worker = "service", sampler: Sampler = "vllm"
+        self,
+        asks: Sequence[Ask],
+        worker: Worker = "service",
+        sampler: Sampler = "vllm",
+        endpoint: str = "",
+        kills_at: int | None = None,
     ) -> Run:
         """Does all of it, and tells when the last ask has ended.
 
         Raises:
             EngineDied: As it says.
         """
-        self._send(Job(list(asks), worker, sampler))
+        self._send(Job(list(asks), worker, sampler, endpoint, kills_at))
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

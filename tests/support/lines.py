@@ -43,6 +43,8 @@ PORTS = {
     "drafts_to": 31220,
     "kv_from": 31221,
     "kv_to": 31240,
+    "lmcache": 16580,
+    "lmcache_http": 16581,
 }
 
 

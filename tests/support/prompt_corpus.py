@@ -94,6 +94,21 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "special token in text": {"prompt": "<|im_start|>user\nhi<|im_end|>"},
 }
 
+RESPONSES: dict[str, dict[str, Any]] = {
+    "text": {"input": "Once upon a time"},
+    "instructions": {"input": "Hi", "instructions": "Be kind."},
+    "turns": {
+        "input": [
+            {"role": "user", "content": "Hi"},
+            {"type": "message", "role": "assistant", "content": "Hello."},
+            {"role": "user", "content": [{"type": "input_text", "text": "And?"}]},
+        ]
+    },
+    "developer": {"input": [{"role": "developer", "content": "Short."}, USER]},
+    "reasoning": {"input": "Hi", "reasoning": {"effort": "low"}},
+    "template arguments": {"input": "Hi", "chat_template_kwargs": {"mood": "calm"}},
+}
+
 NOT_OURS: dict[str, tuple[dict[str, Any], str]] = {
     "a picture": (
         chat({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
@@ -111,6 +126,14 @@ NOT_OURS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "Anthropic's system prompt": (chat(USER, system="Be kind."), "template"),
     "cut prompts": (chat(USER, truncate_prompt_tokens=5), "truncated"),
+    "tools of the responses API": ({"input": "x", "tools": [{"type": "function"}]}, "template"),
+    "a cut responses input": ({"input": "x", "truncation": "auto"}, "truncated"),
+    "an answer told back": (
+        {"input": [{"role": "assistant", "content": "x", "id": "msg_1", "status": "completed"}]},
+        "message",
+    ),
+    "reasoning told back": ({"input": [{"type": "reasoning", "summary": []}]}, "message"),
+    "a responses input that is none": ({"input": 7}, "message"),
     "nothing": ({}, "no_prompt"),
     "an empty prompt": ({"prompt": ""}, "no_prompt"),
     "ids that are none": ({"prompt": [1, "x"]}, "no_prompt"),

@@ -1,11 +1,9 @@
 """Which drafters a config asks for, and what each finds."""
 
 import numpy as np
-import pytest
 
 from configs.schema import ClusterConfig
-from replicas.draft.drafters import SURE, PromptLookup, Question, check_kinds, make_drafters
-from replicas.errors import NotInThisRelease
+from replicas.draft.drafters import SURE, PromptLookup, Question, make_drafters
 
 
 def config(**split: object) -> ClusterConfig:
@@ -20,15 +18,10 @@ def test_the_default_is_prompt_lookup_as_the_config_has_it() -> None:
     assert make_drafters(config(shortest_match=3)) == [PromptLookup(3)]
 
 
-@pytest.mark.parametrize("kind", ["model"])
-def test_a_kind_that_is_not_built_is_refused(kind: str) -> None:
-    """Nobody waits for drafts that cannot come, and the message names key and way out."""
-    wanted = config(workers={"kinds": ["prompt_lookup", kind]})
-    with pytest.raises(NotInThisRelease, match=rf"split\.workers\.kinds.*`{kind}`"):
-        make_drafters(wanted)
-    assert wanted.drafting.split is not None
-    with pytest.raises(NotInThisRelease):
-        check_kinds(wanted.drafting.split.workers.kinds)
+def test_a_model_is_no_drafter_that_is_asked_in_turn() -> None:
+    """It has a thread of its own; the other kinds stay as they are."""
+    wanted = config(workers={"kinds": ["prompt_lookup", "model"]})
+    assert make_drafters(wanted) == [PromptLookup(2)]
 
 
 def test_kinds_are_asked_in_the_order_of_the_config() -> None:

@@ -10,14 +10,16 @@ import pytest
 import zmq
 
 from kvstore.signed_frames import MAX_MESSAGE_BYTES
+from replicas.draft.answering import MAX_ANSWER_TOKENS
 from replicas.draft.drafters import Guess, PromptLookup, Question
 from replicas.draft.gate import Outcome
 from replicas.draft.listening import advertised_host
-from replicas.draft.service import MAX_ANSWER_TOKENS, DraftService, ServiceSettings
+from replicas.draft.service import DraftService, ServiceSettings
 from replicas.draft.tally import MAX_WORDS
 from replicas.errors import NoDraftPort
 from replicas.messages import (
     MAX_DRAFT_TOKENS,
+    PROTOCOL,
     Ask,
     AskBatch,
     Codec,
@@ -204,10 +206,10 @@ def test_what_can_be_invented_is_not_counted_without_end(
 ) -> None:
     """Anybody can claim any version; the words stay few, and no message goes uncounted."""
     with Peer(service.endpoint) as stranger:
-        for version in range(2, 200):
+        for version in range(PROTOCOL + 1, 200):
             stranger.socket.send_multipart(CODEC.pack(AskBatch(1, []), version=version))
         stranger.socket.send_multipart([b"noise"])
-        until(lambda: sum(service.stats(time.monotonic()).malformed.values()) == 199)
+        until(lambda: sum(service.stats(time.monotonic()).malformed.values()) == 200 - PROTOCOL)
     counted = service.stats(time.monotonic()).malformed
     assert len(counted) < MAX_WORDS
     assert counted["frames"] == 1, "what is wrong with real peers still has its word"

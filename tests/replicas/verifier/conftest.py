@@ -25,7 +25,7 @@ def policy() -> FrontDoorPolicy:
     return FrontDoorPolicy(
         vocab_size=VOCAB_SIZE,
         weights_fingerprint="w0",
-        kv_cache_dtype="auto",
+        kv_format="auto",
         max_body_bytes=64 << 10,
     )
 

@@ -10,8 +10,7 @@ import pytest
 from engine_process import Ask, EngineProcess
 from tiny_models import make_tiny_llama
 
-from kvstore.hashing import block_hashes, root_hash
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming, block_hashes, root_hash
 from kvstore.kv_follower import KvFollower
 from kvstore.kv_messages import KvCodec, LoadReport
 from kvstore.prefix_index import PrefixIndex

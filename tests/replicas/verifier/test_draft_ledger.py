@@ -131,12 +131,44 @@ def test_what_cannot_be_true_is_not_believed(word: str, answer: DraftBatch) -> N
 def test_an_empty_answer_takes_nothing_away() -> None:
     """It ends the waiting; what ran ahead before still holds."""
     known = Known()
-    known.add(Continuation(1, tokens(2, 3, 4), "worker:ngram"))
-    known.add(Continuation(2, tokens(), "worker:other"))
-    assert known.is_enough(tokens(1, 2), 9)
+    known.add(Continuation(1, tokens(2, 3, 4), "worker:ngram"), 0.0)
+    known.add(Continuation(2, tokens(), "worker:other"), 0.0)
+    assert known.is_enough(tokens(1, 2), 9, 100.0)
     draft = known.draft(tokens(1, 2), 9)
     assert draft is not None
     assert draft.tokens.tolist() == [3, 4]
+
+
+def test_more_is_waited_for_only_if_it_may_come_in_time() -> None:
+    """A worker that will say more is waited for, though what it has said so far is as much as was
+    wanted; not beyond the deadline, and not once it has said all.
+    """
+    known, context = Known(), tokens(1, 2)
+    known.add(Continuation(2, tokens(7, 8), "worker:prompt_lookup", 0.3, 0.05), now_s=10.0)
+    assert not known.is_enough(context, 2, until_s=10.2)
+    assert known.is_enough(context, 2, until_s=10.04)
+    known.add(Continuation(2, tokens(3), "worker:model", 0.0, 0.05), now_s=10.1)
+    assert not known.is_enough(context, 2, until_s=10.2)
+    draft = known.draft(context, 2)
+    assert draft is not None
+    assert (draft.tokens.tolist(), draft.source) == ([3], "worker:model")
+    known.add(Continuation(2, tokens(3, 4), "worker:model"), now_s=10.15)
+    assert known.is_enough(context, 2, until_s=10.2)
+
+
+def test_a_step_stays_open_until_all_of_its_answer_is_there() -> None:
+    """A part of an answer leaves its step owed, and a worker that has begun has not failed."""
+    ledger = DraftLedger(VOCAB_SIZE, ("model",))
+    told(ledger, 1, {5: Row(tokens(1, 2), 4)})
+    part = DraftBatch(1, [Draft(5, 2, b"", "model", next_ms=20)], more=True)
+    assert ledger.believed(part)[0][1].next_s == 0.02
+    assert ledger.settled(part, 0.0) == (True, 0)
+    assert ledger.owes(1)
+    assert ledger.gave_up(1)
+    rest = DraftBatch(1, [Draft(5, 2, pack_tokens(tokens(3)), "model")])
+    ledger.believed(rest)
+    assert ledger.settled(rest, 0.0) == (False, 0)
+    assert not ledger.owes(1)
 
 
 SMALL = st.integers(0, 12)
@@ -189,7 +221,7 @@ def test_no_answer_makes_a_draft_that_contradicts_the_context(steps: list) -> No
             for session, continuation in said:
                 assert continuation.base <= len(context)
                 if session in known:
-                    known[session].add(continuation)
+                    known[session].add(continuation, 0.0)
                     taken.append(continuation)
         for each in known.values():
             draft = each.draft(whole, wanted)

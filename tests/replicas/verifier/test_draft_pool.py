@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scripted_worker import DRAFT_TOKENS, Script, ScriptedWorker
 from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.messages import (
     MAX_DRAFT_TOKENS,
+    SPOKEN,
     Codec,
     Draft,
     DraftBatch,
@@ -18,7 +20,7 @@ from replicas.messages import (
     pack_tokens,
 )
 from replicas.verifier.draft_pool import DraftPool, Row, WorkerAddress
-from replicas.verifier.placement import ranked
+from replicas.verifier.placement import Load, ranked
 
 VOCAB_SIZE = 500
 CODEC = Codec(b"a token of a test")
@@ -70,7 +72,7 @@ def counting(length: int) -> Tokens:
 
 def address(worker: ScriptedWorker | str, worker_id: str = "w0") -> WorkerAddress:
     endpoint = worker if isinstance(worker, str) else worker.endpoint
-    return WorkerAddress(worker_id, endpoint, (1,), "t0", ("prompt_lookup",))
+    return WorkerAddress(worker_id, endpoint, SPOKEN, "t0", ("prompt_lookup",))
 
 
 def drafted(pool: DraftPool, session: int, length: int, wanted: int = 4) -> list[int] | None:
@@ -326,17 +328,45 @@ def test_losing_one_of_two_workers_moves_only_its_sessions(setting: Setting) -> 
     assert whole == of_w0
 
 
+def test_new_sessions_go_to_workers_with_room_and_old_ones_stay(setting: Setting) -> None:
+    """A worker that other verifiers keep busy gets none; what it has by now it keeps, and when it
+    has told that it has room again it gets its share.
+    """
+    busy, idle = setting.worker(), setting.worker()
+    full = replace(address(busy, "busy"), load=Load(100))
+    setting.pool.update([full, address(idle, "idle")])
+    setting.step(*range(10), deadline_s=LONG_S)
+    assert (len(busy.sessions), len(idle.sessions)) == (0, 10)
+    setting.pool.update([address(busy, "busy"), replace(address(idle, "idle"), load=Load(10))])
+    setting.step(*range(20), length=4, deadline_s=LONG_S)
+    assert idle.sessions.issuperset(range(10))
+    assert 6 <= len(busy.sessions) <= 10
+    assert setting.pool.stats.moved == 0
+
+
+def test_a_new_worker_gets_its_share_at_once(setting: Setting) -> None:
+    """Sessions that run are spread anew when a worker comes, and drafted there."""
+    first, second = setting.worker(), setting.worker()
+    setting.pool.update([address(first, "first")])
+    setting.step(*range(20), length=3, deadline_s=LONG_S)
+    setting.pool.update([address(first, "first"), address(second, "second")])
+    setting.step(*range(20), length=30, deadline_s=LONG_S)
+    assert 6 <= len(second.sessions) <= 13
+    assert setting.pool.stats.moved == len(second.sessions)
+    assert all(drafted(setting.pool, session, 30) for session in range(20))
+
+
 def test_workers_that_cannot_help_are_named_with_the_reason(setting: Setting) -> None:
     """Another protocol or another tokenizer: not connected to, and shown as such."""
     refused = [
         WorkerAddress("old", "tcp://127.0.0.1:9", (9,), "t0", ("ngram",)),
-        WorkerAddress("other", "tcp://127.0.0.1:9", (1,), "t1", ("ngram",)),
+        WorkerAddress("other", "tcp://127.0.0.1:9", SPOKEN, "t1", ("ngram",)),
     ]
     setting.pool.update([*refused, address("no endpoint", "nowhere")])
     setting.step(1, deadline_s=LONG_S)
     assert setting.pool.states() == {
         "nowhere": "open",
-        "old": "refused: speaks protocols [9], this verifier [1]",
+        "old": "refused: speaks protocols [9], this verifier [2]",
         "other": "refused: another tokenizer",
     }
     assert setting.pool.stats.violations == {"socket": 1}

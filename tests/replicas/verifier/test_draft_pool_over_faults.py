@@ -8,7 +8,7 @@ import pytest
 from fault_proxy import FaultProxy
 from scripted_worker import ScriptedWorker
 
-from replicas.messages import Codec
+from replicas.messages import SPOKEN, Codec
 from replicas.verifier.draft_pool import DraftPool, Row, WorkerAddress
 
 CODEC = Codec(b"a token of a test")
@@ -26,7 +26,7 @@ class Line:
         self.skipped_s = 0.0
         self.length = 3
         self.pool = DraftPool(CODEC, VOCAB_SIZE, "t0", lambda: time.monotonic() + self.skipped_s)
-        self.pool.update([WorkerAddress("w0", proxy.endpoint, (1,), "t0", ("prompt_lookup",))])
+        self.pool.update([WorkerAddress("w0", proxy.endpoint, SPOKEN, "t0", ("prompt_lookup",))])
 
     @property
     def state(self) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from configs import ClusterConfig, load_config
-from replicas.errors import NotInThisRelease
 from replicas.verifier.engine_options import engine_args, verifier_environment
 
 LOCAL = load_config(Path("configs/local.yaml"))
@@ -17,7 +16,7 @@ def changed(**sections: Any) -> ClusterConfig:
     """configs/local.yaml with keys of its sections replaced."""
     data = LOCAL.model_dump(mode="json")
     for section, keys in sections.items():
-        data[section] = {**data[section], **keys}
+        data[section] = {**(data[section] or {}), **keys}
     return ClusterConfig.model_validate(data)
 
 
@@ -99,20 +98,33 @@ def test_without_drafting_vllm_is_told_of_none() -> None:
     assert "per_request_spec_decode_metrics" not in args
 
 
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        (
-            {"drafting": {"split": {"workers": {"kinds": ["prompt_lookup", "model"]}}}},
-            "drafting.split.workers.kinds",
-        ),
-        ({"kv": {"shared": True}}, "kv.shared"),
-    ],
-)
-def test_what_is_not_built_yet_is_refused_by_key(sections: dict[str, Any], key: str) -> None:
-    """A config that asks for it gets no engine that silently goes without."""
-    with pytest.raises(NotInThisRelease, match=key):
-        engine_args(changed(**sections))
+def test_shared_kv_is_our_connector_to_the_nodes_server() -> None:
+    """What doesn't arrive is computed, and the gate gets what the config says."""
+    assert "kv_transfer_config" not in engine_args(changed())
+    args = engine_args(
+        changed(
+            kv={
+                "shared": True,
+                "shortest_fetch": 512,
+                "fetch": "always",
+                "wait_max_ms": 250,
+                "tiers": [{"kind": "dram", "size_gib": 2}, {"kind": "redis"}],
+            },
+            ports={"lmcache": 7001, "lmcache_http": 7002},
+        )
+    )
+    told = args["kv_transfer_config"]
+    assert told["kv_load_failure_policy"] == "recompute"
+    extra = told["kv_connector_extra_config"]
+    assert (extra["lmcache.mp.host"], extra["lmcache.mp.port"]) == ("tcp://127.0.0.1", 7001)
+    assert extra["paceline"] == {
+        "always": True,
+        "shortest_tokens": 512,
+        "wait_max_s": 0.25,
+        "host_bytes": 2 << 30,
+        "storage_bytes": 256 << 20,
+        "status_url": "http://127.0.0.1:7002/status",
+    }
 
 
 def test_memory_is_fixed_on_a_cpu_and_a_share_on_a_gpu() -> None:
@@ -129,6 +141,8 @@ def test_several_ranks_on_a_cpu_are_not_bound_to_the_same_cores() -> None:
     assert verifier_environment(LOCAL)["OMP_NUM_THREADS"] == "2"
     two = changed(verifiers={"replicas": 2, "cpus": 1})
     assert verifier_environment(two)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    may_be_two = changed(autoscaling={"max_verifiers": 2})
+    assert verifier_environment(may_be_two)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     own = changed(verifiers={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})
     assert verifier_environment(own)["VLLM_LOGGING_LEVEL"] == "DEBUG"
 

@@ -163,7 +163,7 @@ async def test_the_salt_is_the_tenants_whatever_a_client_sends(
 
 
 @pytest.mark.parametrize(
-    "change", [{"weights_fingerprint": "w1"}, {"kv_cache_dtype": "fp8"}, {"domain_secret": b"t"}]
+    "change", [{"weights_fingerprint": "w1"}, {"kv_format": "fp8"}, {"domain_secret": b"t"}]
 )
 async def test_the_salt_tells_apart_whatever_makes_other_blocks(
     change: Any, policy: FrontDoorPolicy, recorded: Any, client: Client
@@ -176,6 +176,19 @@ async def test_the_salt_tells_apart_whatever_makes_other_blocks(
         "/v1/chat/completions", json={**CHAT, "model": "adapter"}
     )
     assert len({*salts, recorded.body["cache_salt"]}) == 3
+
+
+@pytest.mark.parametrize("explains", [True, False])
+async def test_the_routers_reasons_reach_the_client_only_where_that_is_wanted(
+    explains: bool, policy: FrontDoorPolicy, recorded: Any, client: Client
+) -> None:
+    """They never reach vLLM."""
+    reason = "v1, 0.1 s: queue 0.0"
+    told = {"x-serve-router-paceline-route": reason}
+    door = FrontDoor(recorded, replace(policy, explains_routes=explains))
+    response = await client(door, **told).post("/v1/chat/completions", json=CHAT)
+    assert response.headers.get("x-paceline-route") == (reason if explains else None)
+    assert not told.keys() & {name.decode() for name in recorded.headers}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import zmq
 from scripted_engine import BLOCK, WEIGHTS, ScriptedEngine
 
-from kvstore.held_blocks import Naming
+from kvstore.hashing import Naming
 from kvstore.kv_feed import DOUBTFUL_AFTER_S
 from kvstore.kv_follower import KvFollower
 from kvstore.kv_messages import KvCodec, LoadReport

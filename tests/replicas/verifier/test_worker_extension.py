@@ -4,8 +4,6 @@ Many rows with the same logits and one draft token each go through vLLM's reject
 sampler; what comes out first in each row must be distributed as the target says.
 """
 
-import sys
-
 import pytest
 import torch
 from vllm.lora.ops.torch_ops import lora_ops
@@ -16,6 +14,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from kvstore.llvmlite_mend import mend
 from replicas.verifier.worker_extension import apply_top_k_top_p, expand_batch_to_tokens
 
 # vLLM's search for its own kernels touches deprecated names of torch.
@@ -30,15 +29,8 @@ def cpu_kernels() -> None:
     if not current_platform.is_cpu():
         pytest.skip("mends vLLM on a CPU only")
     current_platform.import_kernels()
-    # vLLM looks into every loaded module, and llvmlite's objects claim to have any attribute.
-    # A worker process loads numba, and llvmlite with it, only afterwards.
-    hidden = {name: sys.modules[name] for name in list(sys.modules) if "llvmlite" in name}
-    for name in hidden:
-        del sys.modules[name]
-    try:
-        current_platform.register_triton_kernel_overrides()
-    finally:
-        sys.modules.update(hidden)
+    mend()  # a worker process loads numba only afterwards
+    current_platform.register_triton_kernel_overrides()
 
 
 def first_tokens(draft_token: int, rows: int = ROWS) -> torch.Tensor:
