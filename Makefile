@@ -99,6 +99,11 @@ stop: ## stop the local cluster
 bench-%: install ## run tests/benchmarks/%.py; QUICK=1 for the short version
 	@$(BIN)/python tests/benchmarks/$*.py $(if $(QUICK),--quick)
 
+.PHONY: gpu-check
+MODEL := builtin:smollm2-135m-instruct
+gpu-check: install ## is the plug-in free on this machine's GPU? at most 8 minutes; MODEL=folder
+	@$(BIN)/python tests/benchmarks/gpu_check.py --model $(MODEL)
+
 # A file called router.py would hide the room of that name from itself.
 bench-router: install
 	@$(BIN)/python tests/benchmarks/routing.py $(if $(QUICK),--quick)

@@ -220,7 +220,7 @@ def plan(
 
     The profile is kept beside FILE, and used until the next --measure. Needs split drafting.
     """
-    from cluster import planner, profile
+    from cluster import plan_words, planner, profile
 
     config = _checked(file, secrets=False)
     kept = profile.profile_file(file)
@@ -230,7 +230,7 @@ def plan(
             profile.save(profile.measure(cluster, report), kept)
     known = profile.load(kept)
     made = planner.plan(known, config.drafting.max_length, profile.CONCURRENCIES)
-    console.print(render.plan(made))
+    console.print(plan_words.plan(made))
 
 
 @app.command("kv-server")

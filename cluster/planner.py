@@ -19,6 +19,21 @@ WORTH: Final = 0.01
 
 
 @dataclass(frozen=True)
+class DraftModel:
+    """What is known of a draft model.
+
+    Attributes:
+        worker_s: T_q, a step of it in a worker, seconds.
+        verifier_s: T_q where it shares the verifier's hardware, seconds.
+        trip_s: The way to the worker and back, seconds.
+    """
+
+    worker_s: float
+    verifier_s: float
+    trip_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Profile:
     """What is known of one verifier.
 
@@ -29,6 +44,7 @@ class Profile:
         wait_s: What a step takes longer when drafts are asked for, seconds.
         context: KV tokens of a sequence.
         samples: Steps that the cost was learned from.
+        model: The draft model of its workers; None where they have none.
     """
 
     cost: StepCost
@@ -37,6 +53,7 @@ class Profile:
     wait_s: float = 0.0
     context: float = 0.0
     samples: int = 0
+    model: DraftModel | None = None
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,28 @@ steps cost, and kept as a JSON file beside the cluster's YAML.
 """
 
 import json
+import socket
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from cluster.chat import Conversation
 from cluster.errors import NoProfile
 from cluster.local import LocalCluster
-from cluster.planner import Profile
+from cluster.planner import DraftModel, Profile
 from kvstore.redis_client import redis_settings
-from kvstore.registry import VerifierReport, read_live
+from kvstore.registry import DraftWorkerReport, VerifierReport, read_live
 from replicas.verifier.step_cost import StepCost
 
 LEAST_SAMPLES = 200
 CONCURRENCIES = (1, 2, 4, 8, 16)
 ANSWER_TOKENS = 64
+TRIPS = 5
 REPORT_S = 3.0
 """Until what was learned has travelled to the registry: a second, twice, and some."""
 QUESTIONS = (
@@ -55,12 +59,45 @@ def measure(cluster: LocalCluster, told: Callable[[str], None]) -> Profile:
             list(pool.map(lambda number: _ask(cluster, number), range(max(2, concurrency))))
     told("reading what the verifiers report")
     time.sleep(REPORT_S)
-    reports = read_live(redis_settings(cluster.config), cluster.config.name, "verifier").reports
-    return profile_of(reports)
+    settings, name = redis_settings(cluster.config), cluster.config.name
+    workers = read_live(settings, name, "draft").reports
+    return profile_of(read_live(settings, name, "verifier").reports, model_of(workers))
 
 
-def profile_of(reports: Sequence[VerifierReport]) -> Profile:
+def model_of(workers: Sequence[DraftWorkerReport]) -> DraftModel | None:
+    """The draft model of the workers, as the first that has used its own knows it.
+
+    In a verifier it is expected to take as long: nobody has seen it there.
+    """
+    for worker in workers:
+        if worker.model is not None and worker.model.step_s > 0:
+            step_s = worker.model.step_s
+            return DraftModel(step_s, step_s, trip_s(worker.endpoint))
+    return None
+
+
+def trip_s(endpoint: str) -> float:
+    """The way to `tcp://host:port` and back, by what it takes to connect from here; 0 where it
+    can't be reached from here.
+    """
+    address = urlsplit(endpoint)
+    taken_s = []
+    for _ in range(TRIPS):
+        started_s = time.perf_counter()
+        try:
+            socket.create_connection((address.hostname or "", address.port or 0), 1.0).close()
+        except OSError:
+            return 0.0
+        taken_s.append(time.perf_counter() - started_s)
+    return statistics.median(taken_s)
+
+
+def profile_of(reports: Sequence[VerifierReport], model: DraftModel | None = None) -> Profile:
     """The profile of the verifier that has learned from most steps.
+
+    Args:
+        reports: Of all verifiers.
+        model: The draft model of their workers.
 
     Raises:
         NoProfile: None has learned enough.
@@ -90,6 +127,7 @@ def profile_of(reports: Sequence[VerifierReport]) -> Profile:
         wait_s=best.wait_s,
         context=best.mean_context,
         samples=step.samples,
+        model=model,
     )
 
 

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cluster.planner import Plan
 from cluster.scaling_words import scaling_words
 from cluster.status import DraftWorkerStatus, NodeStatus, Snapshot, VerifierStatus
 from kvstore.kv_reports import SharingReport
@@ -96,50 +95,8 @@ def drafting_words(governor: GovernorReport) -> str:
     )
 
 
-def plan(made: Plan) -> RenderableType:
-    """Which draft lengths pay, and what they follow from."""
-    profile, cost = made.profile, made.profile.cost
-    places = " ".join(f"{rate:.0%}" for rate in profile.acceptance)
-    shapes = f", padded to {', '.join(map(str, cost.shapes))} rows" if cost.shapes else ""
-    table = _table(
-        "sequences", right=("length", "tokens a step", "step", "ms a token", "without", "speed-up")
-    )
-    for choice in made.choices:
-        table.add_row(
-            str(choice.sequences),
-            str(choice.length),
-            f"{choice.drafted.tokens:.2f}",
-            f"{choice.drafted.seconds * 1e3:.1f} ms",
-            f"{choice.drafted.token_s * 1e3:.2f}",
-            f"{choice.plain.token_s * 1e3:.2f}",
-            f"{choice.speedup:.2f}",
-        )
-    if made.break_even == 1:
-        end = "Do not speculate: no draft pays at any load."
-    elif made.break_even is None:
-        end = f"Drafts pay at every load up to {made.schedule[-1][0]} sequences."
-    else:
-        end = f"From {made.break_even} sequences a step on no draft pays."
-    steps = ", ".join(f"{{max_batch: {batch}, length: {k}}}" for batch, k in made.schedule)
-    return Group(
-        Text(
-            f"a step: {cost.fixed_s * 1e3:.2f} ms + {cost.row_s * 1e3:.3f} ms a row + "
-            f"{cost.sequence_s * 1e3:.3f} ms a sequence + "
-            f"{cost.kv_s * 1e9:.1f} ns a KV token + {cost.draft_kv_s * 1e9:.1f} ns a KV token of "
-            f"drafts{shapes} ({profile.samples} steps seen)"
-        ),
-        Text(
-            f"drafts: accepted by place {places}; found in {profile.found:.0%} of asks, which "
-            f"wait {profile.wait_s * 1e3:.1f} ms a step; contexts of {profile.context:.0f} tokens"
-        ),
-        table,
-        Text(end),
-        Text(f"drafting.colocated.schedule: [{steps}]"),
-    )
-
-
 def _nodes(nodes: tuple[NodeStatus, ...]) -> Table:
-    table = _table("node", "state", right=("CPU", "GPU", "memory"))
+    table = table_of("node", "state", right=("CPU", "GPU", "memory"))
     for node in nodes:
         resources = node.resources
         table.add_row(
@@ -153,7 +110,7 @@ def _nodes(nodes: tuple[NodeStatus, ...]) -> Table:
 
 
 def _load(verifiers: tuple[VerifierStatus, ...]) -> Table:
-    table = _table(
+    table = table_of(
         *("verifier", "node", "pid", "up"),
         right=("running", "waiting", "finished", "TTFT", "KV"),
     )
@@ -175,7 +132,7 @@ def _load(verifiers: tuple[VerifierStatus, ...]) -> Table:
 
 
 def _tokens(verifiers: tuple[VerifierStatus, ...]) -> Table:
-    table = _table(
+    table = table_of(
         "verifier",
         right=("tokens/s", "tokens", "drafted", "accepted", "acceptance", "tokens/step"),
     )
@@ -195,7 +152,7 @@ def _tokens(verifiers: tuple[VerifierStatus, ...]) -> Table:
 
 def _sources(verifiers: tuple[VerifierStatus, ...]) -> Table:
     """Where the drafts came from, and how far into a draft the target agreed."""
-    table = _table(
+    table = table_of(
         *("verifier", "drafts from"), right=("drafted", "accepted", "acceptance", "by place")
     )
     for verifier in verifiers:
@@ -217,7 +174,7 @@ def _sources(verifiers: tuple[VerifierStatus, ...]) -> Table:
 
 
 def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
-    table = _table(
+    table = table_of(
         *("draft worker", "endpoint", "kinds", "seen as"),
         right=("sessions", "drafts/s", "busy", "bad asks"),
     )
@@ -237,7 +194,7 @@ def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
 
 
 def _kv_servers(servers: tuple[KvServerReport, ...]) -> Table:
-    table = _table(
+    table = table_of(
         *("LMCache on", "state", "tier"),
         right=("starts", "found", "stored", "not there", "refused", "failed", "rate"),
     )
@@ -308,7 +265,8 @@ def ngram_words(ngrams: NgramReport) -> str:
     )
 
 
-def _table(*left: str, right: tuple[str, ...]) -> Table:
+def table_of(*left: str, right: tuple[str, ...]) -> Table:
+    """An empty table of the look that all have; columns of `right` are numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in left:
         table.add_column(column)

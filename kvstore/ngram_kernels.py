@@ -118,6 +118,7 @@ def _find(
 ) -> Any:
     capacity = len(ring)
     size = len(context)
+    limit = min(size, longest)
     positions = np.empty(MAX_CANDIDATES, np.int64)
     ends = np.empty(MAX_CANDIDATES, np.int64)
     weights = np.empty(MAX_CANDIDATES, np.float64)
@@ -133,8 +134,8 @@ def _find(
         link = heads[order, _bucket(context, size - 1, length, seed, heads.shape[1])]
         last = next_position
         for _ in range(MAX_STEPS):
-            if link == 0:
-                break
+            if link == 0 or (count == MAX_CANDIDATES and best == limit):
+                break  # No more, or none that would have a vote.
             slot = np.int64(link) - 1
             link = earlier[order, slot]
             position = next_position - 1 - (next_position - 1 - slot) % capacity
@@ -145,11 +146,10 @@ def _find(
             last = position
             matched = 0
             at: Any = slot
-            limit = min(size, longest)
             while matched < limit and ring[at] == context[size - 1 - matched]:
                 matched += 1
                 at = at - 1 if at > 0 else capacity - 1
-            if matched < length:
+            if matched < length or matched < best:
                 continue
             document = _document_of(position, first_document, end_document, starts)
             if document < 0:

@@ -118,12 +118,15 @@ def keyed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
 
 @pytest.fixture
 def routed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
-    """Two float32 verifiers behind the prefix-aware router, with keys of two tenants."""
+    """Two float32 verifiers behind the prefix-aware router, which says why, with keys of two
+    tenants.
+    """
     keys = tmp_path / "keys"
     keys.touch(mode=0o600)
     keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
     config = base_config(
-        front_door={"keys": {"file": str(keys)}}, router={"policy": "prefix_aware"}
+        front_door={"keys": {"file": str(keys)}},
+        router={"policy": "prefix_aware", "explain": True},
     )
     config["verifiers"] |= {"replicas": 2, "cpus": 1}
     return lines.get("routed", config)

@@ -26,7 +26,7 @@ from harness import RESULTS, console
 from ray.serve.config import AutoscalingConfig as RayAutoscaling
 from rich.table import Table
 from scaling_arms import Arm, Ours, RayArm, ttft_policy
-from simulated_fleet import EngineCost, Request, SimulatedFleet
+from simulated_fleet import ENGINE, Request, SimulatedFleet
 
 from configs.schema import AutoscalingConfig
 
@@ -83,7 +83,7 @@ def read_trace(file: Path) -> list[tuple[float, int, int]]:
 def replay(name: str, setting: str, arm: Arm, trace: list[tuple[float, int, int]]) -> Result:
     """One arm over the trace, and until the last request has ended."""
     targets = (OURS.ttft_s, OURS.tpot_ms / 1000)
-    fleet = SimulatedFleet(EngineCost(), COLD_START_S, targets)
+    fleet = SimulatedFleet(ENGINE, COLD_START_S, targets)
     fleet.scale(AT_START, 0.0, cold=False)
     requests = [Request(*row) for row in trace]
     now_s, place = 0.0, 0

@@ -5,7 +5,8 @@
 Engines of their own: no speculation, once more (A/A), and vLLM's ngram at its defaults. The
 other arms are requests to one line with split drafting, told apart by what they say in
 `vllm_xargs`: no drafts, fixed lengths, and `auto`, the governor. Drafts that are always wrong
-come from a second split line, whose only draft worker makes them up.
+come from a second split line, whose only draft worker makes them up. Prompts are in the prefix
+cache of every line before anything is measured: decoding is what the governor decides about.
 """
 
 import argparse
@@ -82,8 +83,6 @@ QUICK_ARMS = (NONE, AGAIN, ZERO, FIXED_4, GOVERNOR)
 def configs(quick: bool) -> dict[str, ClusterConfig]:
     """The lines to start, by name."""
     base = load_config(Path("configs/local.yaml"))
-    kv_cache = base.verifiers.kv_cache.model_copy(update={"prefix_caching": False})
-    verifiers = base.verifiers.model_copy(update={"kv_cache": kv_cache})
     model = base.model.model_copy(update={"max_model_len": 8192})
     split = SplitDrafting(workers=DraftWorkerConfig(cpus=0), local_lookup=False)
     nobody = SplitDrafting(workers=DraftWorkerConfig(cpus=0, replicas=0), local_lookup=False)
@@ -94,7 +93,7 @@ def configs(quick: bool) -> dict[str, ClusterConfig]:
     if not quick:
         drafting[NGRAM] = DraftingConfig(colocated=ColocatedDrafting(method="ngram"))
         drafting[WRONG_SPLIT] = DraftingConfig(max_length=LONGEST, split=nobody)
-    changed = base.model_copy(update={"verifiers": verifiers, "model": model})
+    changed = base.model_copy(update={"model": model})
     return {
         name: moved(changed.model_copy(update={"drafting": its_drafting}), place)
         for place, (name, its_drafting) in enumerate(drafting.items())
@@ -205,8 +204,9 @@ def main() -> None:
 
         bench = Bench("governor", list(arms), list(cells), [THROUGHPUT, P99_ITL])
         with wrong_worker(clusters[WRONG_SPLIT]) if not args.quick else running({}):
-            for arm in (NONE, GOVERNOR):
-                measure(arm, cells[0], 0)
+            for arm in arms:
+                for name in TRAFFIC if not args.quick else ("copies", "chat"):
+                    measure(arm, f"{name}, 4", 0)
             bench.run(measure, args.repetitions or (2 if args.quick else 5))
         bench.finish(
             [

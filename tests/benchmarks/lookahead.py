@@ -34,11 +34,13 @@ from harness import Bench, Comparison, Metric, console
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from engine_process import Ask, EngineProcess, Run
+from lookahead_predictions import Half, Measured, words_on
 from model_workers import ModelWorker
 from related_models import make_noisy_copy, make_padded_copy
 from transformers import AutoTokenizer
 
 from cluster.models import resolve_source
+from cluster.profile import trip_s
 from configs.schema import ClusterConfig, FoldersConfig
 
 TOKEN_ENV = "DRAFT_TOKEN_OF_TEST"
@@ -103,6 +105,8 @@ class Place:
     colocated: dict[int, EngineProcess]
     workers: dict[str, ModelWorker]
     step_s: dict[str, float] = field(default_factory=dict)
+    verify_s: dict[int, list[float]] = field(default_factory=dict)
+    halves: tuple[Half, Half] = field(default_factory=lambda: (Half(), Half()))
 
 
 def main() -> None:
@@ -198,6 +202,8 @@ def run_arm(
             runs.append(engine.run(asks, "none"))
         else:
             runs.append(engine.run(asks, "given", endpoint=worker.endpoint))
+    if batch == 1 and len(prompts) > 1:
+        _remember(place, arm, runs, tokens)
     total = tokens * len(prompts)
     seconds = sum(run.seconds for run in runs)
     drafted = sum(run.drafted for run in runs)
@@ -217,6 +223,19 @@ def run_arm(
         values[READY.name] = ready / asked if asked else 0.0
         values[HIDDEN.name] = max(0.0, 1 - sum(run.wait_s for run in runs) / drafting_s)
     return values
+
+
+def _remember(place: Place, arm: str, runs: list[Run], tokens: int) -> None:
+    """Keeps what predictions are made from: steps without waiting, and acceptance by place."""
+    kind, _, length = arm.partition(" ")
+    if arm == NONE or kind == "split":
+        verifying_s = sum(run.seconds - run.wait_s for run in runs) / sum(r.steps for r in runs)
+        place.verify_s.setdefault(int(length or 0), []).append(verifying_s)
+    if kind == "split" and int(length) == max(place.colocated):
+        middle = len(runs) // 2
+        for half, its in zip(place.halves, (runs[:middle], runs[middle:]), strict=True):
+            for run in its:
+                half.add(run.drafted_at, run.accepted_at, tokens, run.steps)
 
 
 def engine(folder: Path, name: str, target: Path, cores: Cores, **more: Any) -> EngineProcess:
@@ -335,13 +354,29 @@ def notes_on(bench: Bench, place: Place, cell: str) -> list[str]:
     def tokens_s(arm: str) -> float:
         return statistics.median(bench.values[(arm, cell, THROUGHPUT.name)])
 
-    step_ms = 1e3 * statistics.median(place.step_s.values())
+    draft_s = statistics.median(place.step_s.values())
     best = [
         max((arm for arm in bench.arms if arm.startswith(family)), key=tokens_s)
         for family in ("colocated", "split", "ahead")
     ]
+    verify_s = {length: statistics.median(taken) for length, taken in place.verify_s.items()}
+    shares_cores = cell.startswith("own core")
+    short = min(place.colocated)
+    drafted = bench.values[(f"colocated {short}", cell, STEP_TOKENS.name)]
+    round_s = statistics.median(drafted) / tokens_s(f"colocated {short}")
+    measured = Measured(
+        {arm: tokens_s(arm) for arm in bench.arms},
+        verify_s,
+        draft_s,
+        trip_s(place.workers["ahead"].endpoint),
+        place.halves,
+        None if shares_cores else max(0.0, (round_s - verify_s[short]) / short),
+    )
+    arms = [arm for arm in bench.arms if arm not in (AGAIN, GOVERNOR)]
     return [
-        f"{cell}: T_p {1e3 / tokens_s(NONE):.0f} ms, T_q {step_ms:.0f} ms; best: {', '.join(best)}"
+        f"{cell}: T_p {1e3 * verify_s[0]:.0f} ms, T_q {1e3 * draft_s:.0f} ms, RTT "
+        f"{1e3 * measured.trip_s:.2f} ms; best: {', '.join(best)}",
+        *words_on(cell, measured, arms),
     ]
 
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from cluster import render
+from cluster import plan_words, render
 from cluster.errors import NoProfile
-from cluster.planner import plan
+from cluster.planner import DraftModel, plan
 from cluster.profile import LEAST_SAMPLES, load, profile_file, profile_of, save
 from kvstore.registry import GovernorReport, StepCostReport, VerifierReport
 
@@ -94,10 +94,20 @@ def shown(what: object) -> str:
 def test_a_plan_is_told_with_its_arithmetic() -> None:
     """Step cost, acceptance, lengths by load, the break-even and vLLM's schedule."""
     profile = profile_of([verifier(governor(500))])
-    text = shown(render.plan(plan(profile, 4, (1, 4, 16))))
+    text = shown(plan_words.plan(plan(profile, 4, (1, 4, 16))))
     for words in ("12.00 ms + 2.000 ms a row", "70% 60% 50% 40%", "speed-up", "{max_batch: "):
         assert words in text
     assert "sequences a step on no draft pays" in text
+
+
+def test_a_plan_says_where_a_draft_model_should_run() -> None:
+    """With the best length of each way; without a model there is nothing to say."""
+    model = DraftModel(worker_s=0.004, verifier_s=0.003, trip_s=0.0002)
+    with_model = shown(plan_words.plan(plan(profile_of([verifier(governor(500))], model), 4, (1,))))
+    for words in ("4.0 ms a token in its worker", "0.20 ms away", "split, ahead", "(length "):
+        assert words in with_model
+    without = shown(plan_words.plan(plan(profile_of([verifier(governor(500))]), 4, (1,))))
+    assert "split, ahead" not in without
 
 
 def test_where_drafting_is_is_said_in_words_and_in_order() -> None:

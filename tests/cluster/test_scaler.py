@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from simulated_fleet import EngineCost, Request, SimulatedFleet, report_of
+from simulated_fleet import ENGINE, Request, SimulatedFleet, report_of
 
 from cluster.scaler import Observation, Pool, Scaler
 from configs.schema import AutoscalingConfig
@@ -24,7 +24,7 @@ class Replay:
     def __init__(self, at_start: int, config: AutoscalingConfig = CONFIG, least: int = 1) -> None:
         self.config, self.least = config, least
         self.scaler = Scaler(config, least)
-        self.fleet = SimulatedFleet(EngineCost())
+        self.fleet = SimulatedFleet(ENGINE)
         self.fleet.scale(at_start, 0.0, cold=False)
         self.requests: list[Request] = []
         self.reasons: list[str] = []

@@ -1,6 +1,7 @@
 """The prefix-aware router on the real line: requests go where their prefix is."""
 
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from lines import MODEL, PORTS, Line
 from prompt_corpus import CHATS, COMPLETIONS
 
+from replicas.verifier.request_headers import ROUTE
 from router.prompt import PromptReader, PromptSettings
 
 pytestmark = pytest.mark.line
@@ -126,6 +128,26 @@ def test_conversations_are_spread_over_the_verifiers(routed_line: Line, alpha: s
     routed_line.settle()
     after = routed_line.finished_by_verifier()
     assert min(after[worker] - before.get(worker, 0) for worker in after) >= 2
+
+
+def test_an_answer_says_why_it_came_from_where_it_did(routed_line: Line, alpha: str) -> None:
+    """Through HAProxy; and nobody can have something else said by sending the header himself."""
+    warm_up(routed_line, alpha)
+    talk = Conversation(routed_line, alpha, "explanations")
+    talk.ask("Who are you?")
+    time.sleep(1)
+    answer = httpx.post(
+        f"{routed_line.url}/v1/chat/completions",
+        headers={"authorization": f"Bearer {alpha}", ROUTE.decode(): "a lie"},
+        json={"model": MODEL, "messages": talk.messages, "max_tokens": 2},
+        timeout=120,
+    )
+    assert answer.status_code == 200
+    told = answer.headers["x-paceline-route"]
+    decided = re.match(r"(\S+), [\d.]+ s: queue [\d.]+, prefill .*; holds (\d+)\+", told)
+    assert decided, told
+    assert any(decided[1] in worker for worker in routed_line.finished_by_verifier())
+    assert int(decided[2]) > 0, told
 
 
 def test_what_is_warm_for_one_tenant_is_cold_for_another(

@@ -63,11 +63,11 @@ class Engine:
         )
         self._engine = self._llm.llm_engine
         self._vocab_size: int = self._engine.model_config.get_vocab_size()
-        self._drafts = bool(start.max_length)
+        self._longest = start.max_length
         self._proposals: dict[str, list[Proposal]] = {}
         self._ids = 0
         self._model_worker: ModelWorker | None = None
-        if self._drafts:
+        if self._longest:
             self._connect(start)
             if start.workers:
                 folder = Path(tempfile.mkdtemp())
@@ -124,6 +124,9 @@ class Engine:
             def by_source(name: str) -> dict[str, int]:
                 return {key[len(name) :]: counts[key] for key in counts if key.startswith(name)}
 
+            def by_place(name: str) -> list[int]:
+                return [counts[f"place {place} {name}"] for place in range(self._longest)]
+
             return Run(
                 answers=[answers.get(ask_id, Answer()) for ask_id in ids],
                 proposals=[self._proposals.get(ask_id, []) for ask_id in ids],
@@ -133,6 +136,8 @@ class Engine:
                 accepted=counts["vllm:spec_decode_num_accepted_tokens"],
                 drafted_by=by_source("drafted "),
                 accepted_by=by_source("accepted "),
+                drafted_at=by_place("drafted"),
+                accepted_at=by_place("accepted"),
                 violations=counts["violations"],
                 failures=counts["failures"],
                 sessions=after["sessions"],
@@ -183,12 +188,15 @@ class Engine:
         for metric in self._llm.get_metrics():
             if hasattr(metric, "value"):
                 counts[metric.name] += int(metric.value)
-        if not self._drafts:
+        if not self._longest:
             return counts
         [state] = self._llm.collective_rpc("drafting_tick", args=(worker.addresses,))
         for source, account in state["sources"].items():
             counts[f"drafted {source}"] = sum(account["drafted"])
             counts[f"accepted {source}"] = sum(account["accepted"])
+            for name in ("drafted", "accepted"):
+                for place, number in enumerate(account[name]):
+                    counts[f"place {place} {name}"] += number
         counts["violations"] = sum(state["violations"].values())
         counts["failures"] = state["failures"]
         counts["sessions"] = state["sessions"]
@@ -198,7 +206,7 @@ class Engine:
     @contextmanager
     def _worker(self, job: Job) -> Iterator["Hired"]:
         kind = job.worker
-        if kind == "none" or not self._drafts:
+        if kind == "none" or not self._longest:
             yield Hired([], lambda: 0)
         elif kind == "service":
             settings = ServiceSettings(

@@ -16,6 +16,8 @@ from typing import Any, Literal, Self
 import msgspec
 
 MAIN = Path(__file__).with_name("engine_main.py")
+VOCABULARY, CONTEXT = 512, 256
+"""Of the tiny model that most engines run, tokens."""
 FLOAT32 = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -86,6 +88,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         accepted: Of these, accepted.
         drafted_by: The same, as the proposer counts them, by source.
         accepted_by: As `drafted_by`.
+        drafted_at: [longest draft] the same by place in the draft.
+        accepted_at: As `drafted_at`.
         violations: Answers of workers that could not be believed.
         failures: Steps without drafts because the proposer failed.
         sessions: That the proposer remembers, after a last tick.
@@ -103,6 +107,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     drafted_by: dict[str, int]
     accepted_by: dict[str, int]
+    drafted_at: list[int]
+    accepted_at: list[int]
     violations: int
     failures: int
     sessions: int

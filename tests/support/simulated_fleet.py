@@ -12,21 +12,12 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from cluster.forecast import Work
 from kvstore.registry import VerifierReport
 
 CHUNK_TOKENS = 2048
-
-
-@dataclass(frozen=True)
-class EngineCost:
-    """Of the simulated engines; the scalers are not told."""
-
-    step_s: float = 0.030
-    sequence_s: float = 0.001
-    token_s: float = 0.0003
-    tokens_per_step: float = 1.0
-    kv_tokens: int = 200_000
-    max_sequences: int = 256
+ENGINE = Work(0.030, 0.001, 0.0003, kv_tokens=200_000, max_sequences=256)
+"""Of the simulated engines; the scalers are not told."""
 
 
 @dataclass(slots=True)
@@ -77,7 +68,7 @@ class Totals:
 class SimulatedVerifier:
     """One engine."""
 
-    def __init__(self, name: str, cost: EngineCost, started_at_s: float, ready_at_s: float) -> None:
+    def __init__(self, name: str, cost: Work, started_at_s: float, ready_at_s: float) -> None:
         self.name = name
         self.started_at_s, self.ready_at_s = started_at_s, ready_at_s
         self.leaving = False
@@ -210,8 +201,8 @@ class SimulatedVerifier:
             requests_waiting=len(waiting),
             requests_in_flight=self.requests,
             queued_tokens=sum(request.left for request in waiting),
-            kv_tokens=cost.kv_tokens,
-            max_sequences=cost.max_sequences,
+            kv_tokens=int(cost.kv_tokens),
+            max_sequences=int(cost.max_sequences),
             kv_cache_usage=min(1.0, self._held_kv / cost.kv_tokens),
             **counts,
         )
@@ -258,7 +249,7 @@ class SimulatedFleet:
         changes: (when, target) of each decision that changed the target.
     """
 
-    cost: EngineCost
+    cost: Work
     cold_start_s: float = 60.0
     targets: tuple[float, float] = (2.0, 0.1)
     target: int = 0

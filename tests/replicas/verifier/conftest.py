@@ -1,15 +1,20 @@
-"""A front door over an app that remembers what it got, and over vLLM's app without an engine."""
+"""A front door over an app that remembers what it got, and over vLLM's app without an engine;
+a tiny model, and an engine that does not speculate.
+"""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from engine_process import CONTEXT, VOCABULARY, EngineProcess
 from hypothesis import settings
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tiny_models import make_tiny_llama
 
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
 
@@ -184,3 +189,17 @@ def behind_door(bare_vllm_app: Any, serving: FakeServing) -> Callable[[FrontDoor
         return bare_vllm_app
 
     return make
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model."""
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny") / "model", vocab_size=VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """The tiny model without speculation: it says what is right."""
+    log = tmp_path_factory.mktemp("plain") / "log"
+    with EngineProcess(tiny, log, max_model_len=CONTEXT) as process:
+        yield process

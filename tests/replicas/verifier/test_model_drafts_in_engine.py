@@ -9,26 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_process import Ask, EngineProcess
+from engine_process import CONTEXT, VOCABULARY, Ask, EngineProcess
 from related_models import make_noisy_copy
-from tiny_models import make_tiny_llama
 
-VOCABULARY, CONTEXT, DRAFT_CONTEXT, LONGEST_DRAFT = 512, 256, 192, 4
+DRAFT_CONTEXT, LONGEST_DRAFT = 192, 4
 PATIENCE_S = 3.0
 NOISE = 0.02
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny") / "model", vocab_size=VOCABULARY)
-
-
-@pytest.fixture(scope="module")
-def plain(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """Without speculation."""
-    log = tmp_path_factory.mktemp("plain") / "log"
-    with EngineProcess(tiny, log, max_model_len=CONTEXT) as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

@@ -11,27 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine_process import Ask, EngineProcess, Run, Worker
-from tiny_models import make_tiny_llama
+from engine_process import CONTEXT, VOCABULARY, Ask, EngineProcess, Run, Worker
 
-VOCABULARY, CONTEXT, LONGEST_DRAFT, BATCHED_TOKENS = 512, 256, 4, 128
+LONGEST_DRAFT, BATCHED_TOKENS = 4, 128
 BLOCKS = 24
 """Of 32 tokens, in the small KV cache: three whole contexts."""
 FIRST_TOKEN = 3
 """The ones before it end answers."""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny") / "model", vocab_size=VOCABULARY)
-
-
-@pytest.fixture(scope="module")
-def plain(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """Without speculation."""
-    log = tmp_path_factory.mktemp("plain") / "log"
-    with EngineProcess(tiny, log, max_model_len=CONTEXT) as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,95 @@
+"""Where a draft model should run, by arithmetic: in the verifier, in a worker, or running ahead.
+
+Pure, as `planner.py` is. A draft model makes tokens one after the other, `T_q` each. A round is
+
+    none          T_p
+    in verifier   T_v + k T_q                              both on the verifier's hardware
+    split         T_v + k T_q + RTT                        the worker waits while it verifies
+    ahead         T_v + RTT + h max(0, (k + 1) T_q - T_v) + (1 - h) k T_q
+
+`T_v` is the step that verifies k drafts, RTT the way to the worker and back. A worker that runs
+ahead has drafted behind the tokens it expects, the bonus token included, while they were
+verified: it was right with `h = a_1 ... a_(k+1)`, and then only the part of its drafting that
+takes longer than verifying is waited for; else it begins anew. With several sequences in a step
+all are waited for, so that h is the chance that all of them were right. What fan-out adds to h is
+left out: it needs capacity to spare.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cluster.planner import DraftModel, Profile, Round, round_of
+
+NONE: Final = "none"
+IN_VERIFIER: Final = "in the verifier"
+SPLIT: Final = "split"
+AHEAD: Final = "split, ahead"
+WAYS: Final = (NONE, IN_VERIFIER, SPLIT, AHEAD)
+
+
+@dataclass(frozen=True)
+class WayChoice:
+    """The best draft length of one way.
+
+    Attributes:
+        way: One of `WAYS`.
+        length: Draft tokens; 0 for none.
+        round: With such drafts.
+    """
+
+    way: str
+    length: int
+    round: Round
+
+
+def hit_chance(acceptance: tuple[float, ...], length: int, sequences: int) -> float:
+    """h: that all of the drafts and the bonus token were foreseen, for every sequence.
+
+    Places that nothing is known of count as the last known one.
+    """
+    if not acceptance:
+        return 0.0
+    chance = 1.0
+    for place in range(length + 1):
+        chance *= acceptance[min(place, len(acceptance) - 1)]
+    return float(chance**sequences)
+
+
+def model_round(
+    profile: Profile, model: DraftModel, way: str, sequences: int, length: int
+) -> Round:
+    """A step in which each of so many sequences has a draft of so many tokens.
+
+    Args:
+        profile: Of the verifier, with the model's acceptance; its `wait_s` is not used.
+        model: The draft model.
+        way: One of `WAYS`.
+        sequences: In the step.
+        length: Draft tokens of each; 0 is no speculation whatever the way.
+    """
+    verify = round_of(replace(profile, wait_s=0.0), sequences, length)
+    if way == NONE or not length:
+        return round_of(replace(profile, wait_s=0.0), sequences, 0)
+    if way == IN_VERIFIER:
+        return Round(verify.tokens, verify.seconds + length * model.verifier_s)
+    if way == SPLIT:
+        return Round(verify.tokens, verify.seconds + length * model.worker_s + model.trip_s)
+    hit = hit_chance(profile.acceptance, length, sequences)
+    late_s = max(0.0, (length + 1) * model.worker_s - verify.seconds)
+    wait_s = hit * late_s + (1 - hit) * length * model.worker_s
+    return Round(verify.tokens, verify.seconds + model.trip_s + wait_s)
+
+
+def best_of_each(
+    profile: Profile, model: DraftModel, sequences: int, longest: int
+) -> Mapping[str, WayChoice]:
+    """The best length of each way at one load; the shortest of equal ones."""
+    choices = {NONE: WayChoice(NONE, 0, model_round(profile, model, NONE, sequences, 0))}
+    for way in WAYS[1:]:
+        lengths = range(1, min(longest, len(profile.acceptance)) + 1)
+        rounds = [(k, model_round(profile, model, way, sequences, k)) for k in lengths]
+        if rounds:
+            length, best = min(rounds, key=lambda entry: entry[1].token_s)
+            choices[way] = WayChoice(way, length, best)
+    return choices

@@ -1,0 +1,132 @@
+"""Verifiers that answer at once, behind the real way to them: HAProxy, our router, Ray Serve.
+
+One Ray, one HAProxy, an application for each routing policy, all of them side by side.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fastapi import FastAPI, Request, Response
+
+from cluster.environment import local_environment
+from cluster.parts import start_ray
+from configs.schema import ClusterConfig
+
+VERIFIERS = 2
+ANSWER = (
+    b'{"id":"cmpl-0","object":"text_completion","created":0,"model":"instant","choices":'
+    b'[{"index":0,"text":"a","message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}'
+)
+
+app = FastAPI(openapi_url=None)
+
+
+@app.get("/health")
+@app.get("/v1/models")
+async def models() -> Response:
+    """Says that it is there; vllm-router asks for both."""
+    listed = b'{"object":"list","data":[{"id":"instant","object":"model"}]}'
+    return Response(listed, media_type="application/json")
+
+
+@app.post("/v1/completions")
+@app.post("/v1/chat/completions")
+async def answer(request: Request) -> Response:
+    """The same to everyone, once all of the request is there."""
+    await request.body()
+    return Response(ANSWER, media_type="application/json")
+
+
+def applications(policies: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Serve applications by route prefix, from class path and arguments of their routers."""
+    from ray import serve
+    from ray.serve.config import RequestRouterConfig
+
+    from router.ingress import IngressRouter
+
+    @serve.ingress(app)
+    class InstantVerifier:
+        """Has no engine."""
+
+    built = {}
+    for prefix, (router_class, arguments) in policies.items():
+        verifiers = serve.deployment(
+            InstantVerifier,
+            num_replicas=VERIFIERS,
+            ray_actor_options={"num_cpus": 0},
+            logging_config={"enable_access_log": False},
+            request_router_config=RequestRouterConfig(
+                request_router_class=router_class, request_router_kwargs=arguments
+            ),
+        ).bind()
+        router = serve.deployment(
+            IngressRouter,
+            max_ongoing_requests=1000,
+            ray_actor_options={"num_cpus": 0},
+            logging_config={"enable_access_log": False},
+        ).bind(server=verifiers)
+        built[prefix] = verifiers._with_ingress_request_router(router)
+    return built
+
+
+@contextmanager
+def running(
+    config: ClusterConfig, policies: Mapping[str, tuple[str, dict[str, Any]]]
+) -> Iterator[str]:
+    """Starts Ray, HAProxy and an application for each policy; gives HAProxy's address."""
+    with tempfile.TemporaryDirectory(prefix="path-") as root, contextlib.ExitStack() as stack:
+        folder = Path(root) / "run"
+        for part in ("ray", "logs", "tmp"):
+            (folder / part).mkdir(parents=True)
+        os.environ.update(local_environment(config, folder))
+        Path(os.environ["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"]).mkdir(exist_ok=True)
+        path = f"{Path(__file__).parent}:{Path.cwd()}"
+        started: list[int] = []
+        stack.callback(lambda: _end(started))
+        start_ray(config, folder, {**os.environ, "PYTHONPATH": path}, started.append)
+        import ray
+        from ray import serve
+
+        ray.init(f"127.0.0.1:{config.ports.ray}", log_to_driver=False, logging_level="ERROR")
+        stack.callback(ray.shutdown)
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": config.ports.host, "port": config.ports.http},
+        )
+        stack.callback(serve.shutdown)
+        for prefix, application in applications(policies).items():
+            serve.run(application, name=prefix.strip("/"), route_prefix=prefix)
+        yield f"http://127.0.0.1:{config.ports.http}"
+
+
+def own_urls(config: ClusterConfig) -> list[str]:
+    """Of the verifiers of all applications, past HAProxy."""
+    first, last = config.ports.replicas_from, config.ports.replicas_to
+    return sorted(
+        f"http://127.0.0.1:{connection.laddr.port}"
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and first <= connection.laddr.port <= last
+        and "InstantVerifier" in "".join(psutil.Process(connection.pid).cmdline())
+    )
+
+
+def _end(started: list[int]) -> None:
+    for pid in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            family = [*process.children(recursive=True), process]
+            process.terminate()
+            _, alive = psutil.wait_procs(family, 20)
+            for left in alive:
+                left.kill()
+    haproxy = os.environ.get("RAY_SERVE_HAPROXY_SERVER_STATE_BASE")
+    if haproxy:
+        shutil.rmtree(haproxy, ignore_errors=True)
