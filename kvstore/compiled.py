@@ -1,7 +1,7 @@
 """numba's decorator, with its cache where there is a folder for one.
 
 A function with a signature is compiled when its module is imported, or loaded from the cache, so
-that nothing waits for a compiler later on. All of them release the GIL.
+that nothing waits for a compiler later on.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,19 @@ from kvstore.llvmlite_mend import mend
 mend()
 
 
-def compiled(signature: str | None, **options: Any) -> Callable[[Any], Any]:
+def compiled(signature: str | None, *, nogil: bool = True, **options: Any) -> Callable[[Any], Any]:
     """Compiles a function; of several types where no signature is given.
 
     Args:
         signature: numba's, or None.
+        nogil: Whether it releases the GIL.
         options: numba's, apart from these.
     """
 
     def compile_it(function: Any) -> Any:
         try:
-            return numba.njit(signature, nogil=True, cache=True, **options)(function)
+            return numba.njit(signature, nogil=nogil, cache=True, **options)(function)
         except RuntimeError:  # no folder that can be written to
-            return numba.njit(signature, nogil=True, **options)(function)
+            return numba.njit(signature, nogil=nogil, **options)(function)
 
     return compile_it

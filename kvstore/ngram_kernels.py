@@ -7,7 +7,8 @@ token, and its document looked up: a bucket may hold several contexts, several d
 places that were written over since.
 
 They are compiled when this module is imported, or loaded from numba's cache, so that no ask
-waits for a compiler. All of them release the GIL.
+waits for a compiler. The writer's release the GIL. A lookup keeps it: to get it back from a thread
+that inserts would take longer than the lookup.
 """
 
 from collections.abc import Callable
@@ -228,7 +229,8 @@ def _find(
 find_draft: Callable[..., int] = compiled(
     "int64(int32[::1], int64, int64, int64, uint64, float64, float64, float64, int64, int64, "
     "int64, int32[::1], uint32[:, ::1], uint32[:, ::1], int64[::1], int32[::1], int64[::1], "
-    "float64[::1], int32[::1], float64[::1])"
+    "float64[::1], int32[::1], float64[::1])",
+    nogil=False,
 )(_find)
 """What followed the longest context that is here, by the vote of the places where it stood.
 

@@ -20,6 +20,8 @@ from cluster.parts import start_ray
 from configs.schema import ClusterConfig
 
 VERIFIERS = 2
+ROOT = "root"
+"""Name of the application at `/`."""
 ANSWER = (
     b'{"id":"cmpl-0","object":"text_completion","created":0,"model":"instant","choices":'
     b'[{"index":0,"text":"a","message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}'
@@ -100,21 +102,20 @@ def running(
             proxy_location="HeadOnly",
             http_options={"host": config.ports.host, "port": config.ports.http},
         )
-        stack.callback(serve.shutdown)
         for prefix, application in applications(policies).items():
-            serve.run(application, name=prefix.strip("/"), route_prefix=prefix)
+            serve.run(application, name=prefix.strip("/") or ROOT, route_prefix=prefix)
         yield f"http://127.0.0.1:{config.ports.http}"
 
 
 def own_urls(config: ClusterConfig) -> list[str]:
-    """Of the verifiers of all applications, past HAProxy."""
+    """Of the verifiers of the application at `/`, past HAProxy."""
     first, last = config.ports.replicas_from, config.ports.replicas_to
     return sorted(
         f"http://127.0.0.1:{connection.laddr.port}"
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
         and first <= connection.laddr.port <= last
-        and "InstantVerifier" in "".join(psutil.Process(connection.pid).cmdline())
+        and f"{ROOT}:InstantVerifier" in "".join(psutil.Process(connection.pid).cmdline())
     )
 
 

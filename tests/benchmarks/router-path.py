@@ -122,7 +122,7 @@ async def measured(args: argparse.Namespace) -> None:
     config = moved(load_config(Path("configs/local.yaml")), 6)
     source = resolve_source(config.model.source, config.folders.models)
     policies: dict[str, tuple[str, dict[str, Any]]] = {
-        "/empty": ("empty_router:EmptyRouter", {}),
+        "/": ("empty_router:EmptyRouter", {}),
         "/aware": (
             "router.serve_router:PrefixAwareRouter",
             {"source": source, "model": "instant", "block_tokens": config.block_tokens},
@@ -131,11 +131,11 @@ async def measured(args: argparse.Namespace) -> None:
     }
     with running(config, policies) as url:
         verifiers = own_urls(config)
-        async with peer(args.vllm_router or shutil.which("vllm-router"), verifiers[:2]) as other:
+        async with peer(args.vllm_router or shutil.which("vllm-router"), verifiers) as other:
             arms = {
-                STRAIGHT: verifiers[:2],
-                EMPTY: [f"{url}/empty"],
-                AGAIN: [f"{url}/empty"],
+                STRAIGHT: verifiers,
+                EMPTY: [url],
+                AGAIN: [url],
                 LOADED: [f"{url}/loaded"],
                 AWARE: [f"{url}/aware"],
             }
@@ -147,7 +147,7 @@ async def measured(args: argparse.Namespace) -> None:
             await asyncio.sleep(10)  # The router loads its tokenizer.
             cells = {f"{kind}, {n}": (kind, n) for kind in ("new", "turn") for n in (1, 4)}
             bench = Bench("router-path", list(arms), list(cells), [P50, P99, RATE])
-            count = 200 if args.quick else 1000
+            count = 200 if args.quick else 500
             loop = asyncio.get_running_loop()
 
             def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
