@@ -87,6 +87,27 @@ def worker_less_line(lines: Lines) -> Line:
     return lines.get("workerless", base_config(drafting=drafting))
 
 
+@pytest.fixture
+def model_line(lines: Lines) -> Line:
+    """One float32 verifier that always drafts, with a draft worker whose model is the target's."""
+    draft = {
+        "source": "builtin:smollm2-135m-instruct",
+        "dtype": "float32",
+        "eager": True,
+        "max_model_len": 1024,
+        "sessions": 8,
+        "memory_gib": 0.5,
+    }
+    split = {
+        "local_lookup": False,
+        "wait_fraction": 1.0,
+        "wait_max_ms": 1000,
+        "workers": {"replicas": 1, "cpus": 0, "kinds": ["model"], "draft": draft},
+    }
+    drafting = {"max_length": 3, "governor": {"mode": "fixed"}, "split": split}
+    return lines.get("model", base_config(drafting=drafting))
+
+
 def _with_adapter(config: dict[str, Any], adapter: Path) -> dict[str, Any]:
     config["model"]["adapters"] = [{"name": LORA, "source": str(adapter)}]
     return config
