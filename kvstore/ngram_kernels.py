@@ -157,7 +157,11 @@ def _find(
                 continue
             entry = document % len(starts)
             start = starts[entry]
-            end = start + lengths[entry]
+            # Where the next one starts: that number is near by, a length is one more miss.
+            if document + 1 < end_document:
+                end = starts[(document + 1) % len(starts)]
+            else:
+                end = start + lengths[entry]
             if domains[entry] != domain or position + 1 >= end or born_s[entry] < born_after_s:
                 continue
             matched = min(matched, position - start + 1)

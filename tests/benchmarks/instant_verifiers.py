@@ -5,8 +5,8 @@ One Ray, one HAProxy, an application for each routing policy, all of them side b
 
 import contextlib
 import os
-import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any
 import psutil
 from fastapi import FastAPI, Request, Response
 
-from cluster.environment import local_environment
+from cluster.environment import haproxy_folder, local_environment
 from cluster.parts import start_ray
+from cluster.processes import RUN_ID_VARIABLE, Run, end_processes
 from configs.schema import ClusterConfig
 
 VERIFIERS = 2
@@ -88,11 +89,13 @@ def running(
         for part in ("ray", "logs", "tmp"):
             (folder / part).mkdir(parents=True)
         os.environ.update(local_environment(config, folder))
-        Path(os.environ["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"]).mkdir(exist_ok=True)
+        haproxy_folder(folder).mkdir()
         path = f"{Path(__file__).parent}:{Path.cwd()}"
         started: list[int] = []
-        stack.callback(lambda: _end(started))
-        start_ray(config, folder, {**os.environ, "PYTHONPATH": path}, started.append)
+        run_id = uuid.uuid4().hex
+        stack.callback(lambda: end_processes(Run(run_id, frozenset(started))))
+        environment = {**os.environ, RUN_ID_VARIABLE: run_id, "PYTHONPATH": path}
+        start_ray(config, folder, environment, started.append)
         import ray
         from ray import serve
 
@@ -117,17 +120,3 @@ def own_urls(config: ClusterConfig) -> list[str]:
         and first <= connection.laddr.port <= last
         and f"{ROOT}:InstantVerifier" in "".join(psutil.Process(connection.pid).cmdline())
     )
-
-
-def _end(started: list[int]) -> None:
-    for pid in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            family = [*process.children(recursive=True), process]
-            process.terminate()
-            _, alive = psutil.wait_procs(family, 20)
-            for left in alive:
-                left.kill()
-    haproxy = os.environ.get("RAY_SERVE_HAPROXY_SERVER_STATE_BASE")
-    if haproxy:
-        shutil.rmtree(haproxy, ignore_errors=True)
