@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from configs.request_class import BATCH, INTERACTIVE, class_of
 from kvstore.hashing import Naming, block_hashes
 from kvstore.kv_follower import KvFollower
 from kvstore.kv_messages import LoadReport
@@ -22,7 +23,7 @@ from router.errors import NotTokenized
 from router.ledger import PickLedger
 from router.policy import affinity, prefix_aware
 from router.prompt import PromptReader
-from router.request_facts import BATCH, INTERACTIVE, class_of, session_of
+from router.request_facts import session_of
 from router.routing_settings import SESSION_HEADER, PrefixSettings, Ready
 from router.tenants import Tenants
 from router.types import Candidate, Prefill, Ranking

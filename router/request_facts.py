@@ -1,12 +1,8 @@
-"""What a body says of a request besides its prompt: its session, its class."""
+"""What a body says of a request besides its prompt and its class: its session."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-INTERACTIVE: Final = "interactive"
-BATCH: Final = "batch"
-"""Requests that give way to others."""
-_PATIENT_TIERS: Final = frozenset({"flex", "batch"})
 _LONGEST_SESSION: Final = 256
 
 
@@ -17,8 +13,3 @@ def session_of(body: Mapping[str, Any]) -> str:
     """
     key = body.get("prompt_cache_key")
     return key[:_LONGEST_SESSION] if isinstance(key, str) else ""
-
-
-def class_of(body: Mapping[str, Any]) -> str:
-    """`batch` where the client says by OpenAI's `service_tier` that it can wait."""
-    return BATCH if body.get("service_tier") in _PATIENT_TIERS else INTERACTIVE

@@ -13,13 +13,19 @@ pytestmark = pytest.mark.line
 REQUEST_ID = "follow-me-7c1"
 METRICS_S = 5.0
 """From one report of a process's metrics to the next."""
+PATIENT = 'class="batch"'
+BY_CLASS = (
+    "ray_paceline_requests_total",
+    "ray_paceline_ttft_seconds_count",
+    "ray_paceline_request_duration_seconds_count",
+)
 
 
-def metric(name: str) -> float:
-    """Sum of a metric over the node, as Prometheus would scrape it."""
+def metric(name: str, label: str = "") -> float:
+    """Sum of a metric over the node, as Prometheus would scrape it, where it has this label."""
     text = httpx.get(f"http://127.0.0.1:{PORTS['metrics']}/metrics", timeout=10).text
-    samples = re.findall(rf"^{name}(?:{{[^}}]*}})? ([0-9.eE+-]+)$", text, re.M)
-    return sum(map(float, samples))
+    samples = re.findall(rf"^{name}({{[^}}]*}})? ([0-9.eE+-]+)$", text, re.M)
+    return sum(float(value) for labels, value in samples if label in labels)
 
 
 def settled(*names: str) -> list[float]:
@@ -31,10 +37,10 @@ def settled(*names: str) -> list[float]:
     return now
 
 
-def until_more(name: str, before: float, timeout_s: float = 40) -> float:
+def until_more(name: str, before: float, timeout_s: float = 40, label: str = "") -> float:
     """Waits for a metric to grow; metrics travel every five seconds."""
     deadline_s = time.monotonic() + timeout_s
-    while (now := metric(name)) <= before:
+    while (now := metric(name, label)) <= before:
         assert time.monotonic() < deadline_s, f"{name} stayed at {before}"
         time.sleep(0.5)
     return now
@@ -45,6 +51,7 @@ def test_follow_one_request(drafting_line: Line) -> None:
     line = drafting_line
     before = line.counts()
     picks, finished = settled("ray_paceline_router_picks_total", "ray_paceline_requests_total")
+    by_class = {name: metric(name, PATIENT) for name in BY_CLASS}
 
     # 1 and 6. HAProxy takes it, keeps the client's id, and streams the answer back.
     request = {
@@ -54,6 +61,8 @@ def test_follow_one_request(drafting_line: Line) -> None:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        # It can wait, and is counted as one that can.
+        "service_tier": "flex",
         # 3. What belongs to the engine is the server's to set.
         "priority": -5,
         "cache_salt": "a client's own",
@@ -84,6 +93,7 @@ def test_follow_one_request(drafting_line: Line) -> None:
     (row,) = [row for row in said.splitlines() if f"request id=chatcmpl-{REQUEST_ID}" in row]
     fields = dict(re.findall(r"(\w+)=(\S+)", row))
     assert fields["outcome"] == "finished"
+    assert fields["class"] == "batch"
     assert fields["model"] == MODEL
     assert int(fields["prompt_tokens"]) == usage["prompt_tokens"]
     assert int(fields["output_tokens"]) == usage["completion_tokens"]
@@ -95,6 +105,8 @@ def test_follow_one_request(drafting_line: Line) -> None:
     # 2 and 6. The router counted its pick, the verifier the request; the registry has the totals.
     assert until_more("ray_paceline_router_picks_total", picks) == picks + 1
     assert until_more("ray_paceline_requests_total", finished) == finished + 1
+    for name in BY_CLASS:
+        assert until_more(name, by_class[name], label=PATIENT) == by_class[name] + 1
     assert after["requests_finished"] == before["requests_finished"] + 1
     (verifier,) = line.status()["verifiers"]
     assert verifier["report"]["worker_id"] == fields["replica"]

@@ -17,11 +17,12 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from configs.request_class import INTERACTIVE, class_of
 from kvstore.keys import NO_TENANT
 from replicas.errors import ClientLeft, MethodNotServed, NotAuthenticated, RequestRefused
 from replicas.verifier.openai_errors import REFUSALS, of_refusal, of_status
 from replicas.verifier.policy import Caller, FrontDoorPolicy
-from replicas.verifier.request_body import Upload, encode, parse_object, too_large
+from replicas.verifier.request_body import Body, Upload, encode, parse_object, too_large
 from replicas.verifier.request_checks import checked
 from replicas.verifier.request_fields import FIELDS
 from replicas.verifier.request_headers import (
@@ -34,6 +35,7 @@ from replicas.verifier.request_headers import (
     key_of,
     request_id_of,
 )
+from replicas.verifier.request_speculation import CLASS
 from replicas.verifier.response import ShapedResponse, send_error
 from replicas.verifier.routes import GENERATING, BodyKind, Route, find_route, is_open, methods_of
 from replicas.verifier.sharing import DOMAIN
@@ -135,9 +137,15 @@ class FrontDoor:
         body = checked(parse_object(raw), kind, policy)
         if kind in GENERATING:
             body["cache_salt"] = policy.salt_for(caller.domain, body["model"])
-            if policy.speculation:
-                body["vllm_xargs"] = {**body.get("vllm_xargs", {}), DOMAIN: caller.domain}
+            if told := self._told_to_engine(body, caller):
+                body["vllm_xargs"] = {**body.get("vllm_xargs", {}), **told}
         upload.replacement = encode(body)
+
+    def _told_to_engine(self, body: Body, caller: Caller) -> dict[str, str]:
+        told = {DOMAIN: caller.domain} if self.policy.speculation else {}
+        if (request_class := class_of(body)) != INTERACTIVE:
+            told[CLASS] = request_class
+        return told
 
     async def _pass_on(self, scope: Scope, upload: Upload, response: ShapedResponse) -> None:
         self.in_flight += 1

@@ -16,6 +16,9 @@ from vllm.exceptions import VLLMClientError
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
+from configs.request_class import INTERACTIVE
+from replicas.verifier.request_speculation import class_told
+
 logger = logging.getLogger(__name__)
 
 Outcome = Literal["finished", "aborted", "refused", "failed"]
@@ -34,6 +37,7 @@ class RequestRecord:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     ttft_s: float | None = None
+    request_class: str = INTERACTIVE
 
     def saw(self, output: RequestOutput, is_delta: bool, now_s: float) -> None:
         """Takes in one output of the engine."""
@@ -80,7 +84,10 @@ def watched(generate: Generate, replica_id: str, model: str, observer: RequestOb
     ) -> AsyncIterator[RequestOutput]:
         adapter = options.get("lora_request")
         record = RequestRecord(
-            request_id, adapter.lora_name if adapter else model, time.monotonic()
+            request_id,
+            adapter.lora_name if adapter else model,
+            time.monotonic(),
+            request_class=class_told(sampling_params),
         )
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         outcome: Outcome = "failed"
@@ -124,11 +131,12 @@ def prompt_length(prompt: Any) -> int:
 
 def _log(record: RequestRecord, replica_id: str, outcome: Outcome, duration_s: float) -> None:
     logger.info(
-        "request id=%s replica=%s model=%s outcome=%s prompt_tokens=%d cached_tokens=%d "
+        "request id=%s replica=%s model=%s class=%s outcome=%s prompt_tokens=%d cached_tokens=%d "
         "output_tokens=%d drafted=%d accepted=%d ttft_ms=%s duration_ms=%.1f",
         record.request_id,
         replica_id,
         record.model,
+        record.request_class,
         outcome,
         record.prompt_tokens,
         record.cached_tokens,

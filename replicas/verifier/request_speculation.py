@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from configs.request_class import BATCH, INTERACTIVE
 from replicas.verifier.governor import AUTO
 
 SPECULATION: Final = "paceline_speculation"
 CLASS: Final = "paceline_class"
-INTERACTIVE: Final = "interactive"
-LOW: Final = "batch"
+LOW: Final = BATCH
 """The class that yields first."""
 
 
@@ -51,7 +51,7 @@ def wish_of(params: Any, of_class: Mapping[str, int], longest: int) -> Wish:
         longest: Draft tokens that there may be at most.
     """
     told = getattr(params, "extra_args", None) or {}
-    request_class = told.get(CLASS, INTERACTIVE)
+    request_class = class_told(params)
     if request_class not in of_class:
         request_class = INTERACTIVE
     length = parsed(told.get(SPECULATION), longest)
@@ -59,6 +59,12 @@ def wish_of(params: Any, of_class: Mapping[str, int], longest: int) -> Wish:
     if length is None or length == AUTO:
         length = min(of_class.get(request_class, AUTO), longest)
     return Wish(request_class, length)
+
+
+def class_told(params: Any) -> str:
+    """The class that the front door wrote into these sampling parameters of vLLM."""
+    told = getattr(params, "extra_args", None) or {}
+    return BATCH if told.get(CLASS) == BATCH else INTERACTIVE
 
 
 def class_lengths(of_class: Mapping[str, str | int]) -> tuple[tuple[str, int], ...]:

@@ -116,14 +116,15 @@ class VerifierTelemetry:
         self._prompt_tokens += record.prompt_tokens
         self._cached_prompt_tokens += record.cached_tokens
         metrics = self._metrics
-        metrics.requests.inc(tags={"outcome": outcome})
+        of_class = {"class": record.request_class}
+        metrics.requests.inc(tags={"outcome": outcome, **of_class})
         _add(metrics.prompt_tokens, record.prompt_tokens)
         _add(metrics.cached_prompt_tokens, record.cached_tokens)
-        metrics.duration_s.observe(duration_s)
+        metrics.duration_s.observe(duration_s, tags=of_class)
         if record.ttft_s is not None:
             self._ttft_sum_s += record.ttft_s
             self._ttft_count += 1
-            metrics.ttft_s.observe(record.ttft_s)
+            metrics.ttft_s.observe(record.ttft_s, tags=of_class)
 
     def refused(self, reason: str) -> None:
         """The front door refused a request; `reason` is one of a few words."""
@@ -298,7 +299,9 @@ class _Metrics:
 
     def __init__(self) -> None:
         self.requests = Counter(
-            "paceline_requests_total", description="Requests ended.", tag_keys=("outcome",)
+            "paceline_requests_total",
+            description="Requests ended.",
+            tag_keys=("outcome", "class"),
         )
         self.refused = Counter(
             "paceline_refused_total",
@@ -332,9 +335,11 @@ class _Metrics:
             "paceline_ttft_seconds",
             description="From a request's arrival at the engine to its first token.",
             boundaries=TTFT_BUCKETS_S,
+            tag_keys=("class",),
         )
         self.duration_s = Histogram(
             "paceline_request_duration_seconds",
             description="From a request's arrival at the engine to its end.",
             boundaries=DURATION_BUCKETS_S,
+            tag_keys=("class",),
         )
