@@ -1,7 +1,10 @@
 """API servers of the oldest and the newest Kubernetes would take every object."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
-from chart import Object
+from chart import CHART, Object, one
 from kubernetes_schemas import problems
 
 
@@ -9,6 +12,21 @@ from kubernetes_schemas import problems
 def test_kubernetes_and_kuberay_take_every_object(objects: list[Object], version: str) -> None:
     """Strictly: an unknown field is an error. Pods of Ray's groups are judged as pods, too."""
     assert list(problems(objects, version)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("HTTPRoute", "rule"), ("PodMonitor", "endpoints"), ("PrometheusRule", "rules")],
+)
+def test_a_mistake_for_other_operators_would_be_seen(
+    kind: str, field: str, rendered: Callable[[Path], list[Object]]
+) -> None:
+    """The judge knows their kinds, too."""
+    objects = rendered(CHART / "ci" / "everything-values.yaml")
+    found = one(objects, kind)
+    wrong = found | {"spec": found["spec"] | {field: []}}
+    (problem,) = problems([wrong if o is found else o for o in objects], "1.37")
+    assert problem.startswith(kind) and field in problem
 
 
 def test_a_mistake_in_a_pod_of_ray_would_be_seen(objects: list[Object]) -> None:

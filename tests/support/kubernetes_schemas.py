@@ -1,7 +1,8 @@
-"""Would the API server take an object? Kubernetes' own schemas and KubeRay's, offline and strict.
+"""Would the API server take an object? Kubernetes' own schemas and operators', offline and strict.
 
-KubeRay's definitions (tests/helm/crds, Apache-2.0, of KubeRay 1.7.0) say less of a pod than the API
-server does, so each pod template is also judged as a bare pod.
+tests/helm/crds has the definitions of KubeRay 1.7.0, the Gateway API 1.2.1 and the Prometheus
+operator 0.80.0 (all Apache-2.0). KubeRay's say less of a pod than the API server does, so each pod
+template is also judged as a bare pod.
 """
 
 import gzip
@@ -20,16 +21,13 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 CRDS = Path("tests/helm/crds").absolute()
-# Kinds of other operators, whose definitions are not here; their use is judged by other tests.
-ELSEWHERE = {"PodMonitor", "PrometheusRule", "HTTPRoute"}
 FOLDER = "kubernetes_validate/kubernetes-json-schema"
 
 
 def problems(objects: list[Object], version: str) -> Iterator[str]:
     """Everything that a server of this Kubernetes version (`1.28`) would refuse."""
     for found in objects:
-        if found["kind"] not in ELSEWHERE:
-            yield from _problems(found, version)
+        yield from _problems(found, version)
     for name, template in pod_templates(objects):
         pod = {"apiVersion": "v1", "kind": "Pod", **template}
         pod["metadata"] = {**template.get("metadata", {}), "name": "judged"}
@@ -45,9 +43,9 @@ def _problems(found: Object, version: str) -> Iterator[str]:
 
 @lru_cache
 def _validator(api: str, kind: str, version: str) -> Draft202012Validator:
-    if api == "ray.io/v1":
-        return _custom(kind)
     group, _, short = api.rpartition("/")
+    if (file := CRDS / f"{group}_{kind.lower()}s.yaml.gz").exists():
+        return _custom(file, short)
     name = f"{kind.lower()}-{group.split('.')[0]}{'-' if group else ''}{short}.json"
     return Draft202012Validator(_read(version, name), registry=_registry(version))
 
@@ -70,10 +68,9 @@ def _read(version: str, name: str) -> Any:
 
 
 @lru_cache
-def _custom(kind: str) -> Draft202012Validator:
-    file = CRDS / f"ray.io_{kind.lower()}s.yaml.gz"
+def _custom(file: Path, short: str) -> Draft202012Validator:
     definition = yaml.load(gzip.decompress(file.read_bytes()), yaml.CSafeLoader)
-    version = next(v for v in definition["spec"]["versions"] if v["name"] == "v1")
+    version = next(v for v in definition["spec"]["versions"] if v["name"] == short)
     schema = _as_json_schema(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
     return Draft202012Validator(schema)
