@@ -1,34 +1,14 @@
 """Values that can't work are refused by key and reason, before Kubernetes hears of them."""
 
-import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from chart import Object, Refused
+from chart import DRAFT, GPU, Object, Refused, changed
 
 from configs import ConfigError, check, parse_config
 from configs.facts import Facts, MachineFacts
 
 MACHINE = MachineFacts(memory_bytes=1 << 40, cores=64, avx512=True)
-SHAPE = {
-    "attention_heads": 64,
-    "kv_heads": 8,
-    "layers": 80,
-    "hidden_size": 8192,
-    "vocab_size": 128256,
-    "max_context": 131072,
-    "parameters_billions": 8,
-}
-GPU: Object = {
-    "cluster": {
-        "model": {"name": "m", "source": "/models/m", "shape": SHAPE},
-        "hardware": {"kind": "gpu", "gpu_type": "H100", "gpus_per_node": 8},
-        "verifiers": {"cpus": 1, "eager": False},
-    },
-    "models": {"existingClaim": "models"},
-}
-DRAFT = {"source": "/models/d", "shape": SHAPE}
 
 # Refused by the chart and by `paceline check` alike: what is put into `cluster`, and the reason.
 CLUSTER = {
@@ -77,6 +57,48 @@ CLUSTER = {
         "1.5 is neither a part of one GPU nor whole GPUs",
     ),
     "idle gpu": ({"drafting": {"split": {"workers": {"gpus": 1}}}}, "only kind model uses a GPU"),
+    "adapter": (
+        {"model.adapters": [{"name": "m", "source": "/models/a"}]},
+        "model.adapters[0].name: m is the name of the model",
+    ),
+    "adapters": (
+        {"model.adapters": [{"name": "a", "source": f"/models/{i}"} for i in range(2)]},
+        "a is the name of model.adapters[0]",
+    ),
+    "impatient": (
+        {"autoscaling": {"max_verifiers": 2, "keep_s": 10, "window_s": 60}},
+        "autoscaling.keep_s: 10 s is shorter than autoscaling.window_s, 60 s",
+    ),
+    "most": ({"autoscaling": {"max_verifiers": 1}, "verifiers.replicas": 2}, "autoscaling"),
+    "nobody's workers": (
+        {"autoscaling": {"max_verifiers": 2, "max_draft_workers": 2}},
+        "autoscaling.max_draft_workers: is for drafting.split",
+    ),
+    "blind router": (
+        {
+            "router": {"policy": "prefix_aware", "shown_header": "x-session-id"},
+            "front_door": {"keys": {"file": "/etc/paceline/secrets/keys"}},
+        },
+        "router.shown_header",
+    ),
+    "no folder": ({"kv": {"tiers": [{"kind": "disk", "size_gib": 1}]}}, "kv.tiers[0].path: is mis"),
+    "idle folder": (
+        {"kv": {"tiers": [{"kind": "dram", "size_gib": 1, "path": "/a"}]}},
+        "a dram tier has none",
+    ),
+    "two tiers": (
+        {"kv": {"tiers": [{"kind": "dram", "size_gib": 1}] * 2}},
+        "kv.tiers[1].kind: there is a dram tier already",
+    ),
+    "order": (
+        {"kv": {"tiers": [{"kind": "redis"}, {"kind": "dram", "size_gib": 1}]}},
+        "put the nearest first",
+    ),
+    "no memory": ({"kv": {"shared": True, "tiers": [{"kind": "redis"}]}}, "have no dram tier"),
+    "kind twice": (
+        {"drafting": {"split": {"workers": {"kinds": ["ngram_index", "ngram_index"]}}}},
+        "listed twice",
+    ),
     # These the schema refuses.
     "unknown key": ({"verifiers.replica": 2}, "replica"),
     "text for number": ({"verifiers.replicas": "2"}, "verifiers.replicas"),
@@ -92,6 +114,7 @@ CLUSTER = {
 CHART = {
     "unknown value": ({"verifier": {}}, "verifier"),
     "long name": ({"fullnameOverride": "a" * 48}, "at most 47"),
+    "long name of redis": ({"fullnameOverride": "a" * 47}, "at most 46 characters with redis"),
     "digit first": ({"fullnameOverride": "7b"}, "a letter first"),
     "latest": ({"image": {"tag": "latest"}}, "image.tag: latest"),
     "latest redis": ({"redis": {"image": {"tag": "latest"}}}, "redis.image.tag: latest"),
@@ -164,21 +187,19 @@ CHART = {
         "head.extraEnv: RAY_REDIS_ADDRESS",
     ),
     "no operator": ({"networkPolicy": {"operator": []}}, "KubeRay could not reach Ray"),
+    "ingress beside a gateway of KubeRay's": (
+        {
+            "upgrade": {"mode": "NewClusterWithIncrementalUpgrade", "gatewayClassName": "g"},
+            "ingress": {"enabled": True, "hosts": ["a.b"]},
+            "allowAnonymous": True,
+        },
+        "ingress.enabled: true, but with upgrade.mode NewClusterWithIncrementalUpgrade",
+    ),
+    "ray's port": ({"cluster.ports": {"http": 8265}}, "cluster.ports.http: Ray has 8265"),
+    "another ray": ({"cluster.ray": {"address": "ray:6379"}}, "the chart makes the Ray cluster"),
     "upgrade mode": ({"upgrade": {"mode": "Rolling"}}, "mode"),
     "size": ({"head": {"memory": "lots"}}, "memory"),
 }
-
-
-def changed(changes: dict[str, Any]) -> Object:
-    """The values of a GPU release with dotted keys set."""
-    values = copy.deepcopy(GPU)
-    for key, value in changes.items():
-        *sections, last = key.split(".")
-        place = values
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return values
 
 
 Renders = Callable[[Object], list[Object]]

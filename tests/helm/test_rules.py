@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import yaml
 from chart import (
     CHART,
     Object,
+    changed,
     containers,
     one,
     pod_templates,
     ray_groups,
+    render,
     serve_config,
 )
+from chart_tools import helm
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from cluster.environment import fast_path_environment
@@ -104,6 +108,13 @@ def test_names_are_short_enough(objects: list[Object]) -> None:
     assert len(one(objects, "RayService")["metadata"]["name"]) <= 47
     for found in objects:
         assert re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", found["metadata"]["name"])
+
+
+def test_the_longest_name_leaves_room(with_values: Callable[[Object], list[Object]]) -> None:
+    """Kubernetes adds eleven characters to a StatefulSet's name and makes a label of it."""
+    objects = with_values(changed({"fullnameOverride": "a" * 46}))
+    assert len(one(objects, "StatefulSet")["metadata"]["name"]) + 11 <= 63
+    assert all(len(o["metadata"]["name"]) <= 63 for o in objects if o["kind"] in ("Service", "Job"))
 
 
 def test_names_are_apart(objects: list[Object]) -> None:
@@ -251,6 +262,33 @@ def test_nobody_but_the_release_reaches_its_sockets(objects: list[Object]) -> No
             elif not ports:
                 own = [peer["podSelector"]["matchLabels"] for peer in peers]
                 assert all("app.kubernetes.io/instance" in labels for labels in own)
+
+
+def test_the_large_example_is_what_it_says(rendered: Callable[[Path], list[Object]]) -> None:
+    """Eight nodes of four GPUs, one verifier each; draft workers on four nodes without."""
+    groups = ray_groups(rendered(CHART / "examples" / "llama-70b.yaml"))
+    verifiers, workers = groups["verifiers"], groups["draft-workers"]
+    assert (verifiers["minReplicas"], verifiers["numOfHosts"]) == (8, 1)
+    assert verifiers["rayStartParams"]["num-gpus"] == "4"
+    assert (workers["minReplicas"], workers["rayStartParams"]["num-gpus"]) == (4, "0")
+
+
+def test_two_models_share_a_gateway_and_nothing_else() -> None:
+    """Their names are apart; their routes are the gateway's, under paths of their own."""
+    folder = CHART / "examples" / "two-models"
+    gateway = yaml.safe_load((folder / "gateway.yaml").read_text())["metadata"]["name"]
+    names: list[set[tuple[str, str]]] = []
+    paths = []
+    for model in ("large", "small"):
+        objects = render(helm("helm4"), folder / f"{model}.yaml", release=model)
+        names.append({(o["kind"], o["metadata"]["name"]) for o in objects})
+        route = one(objects, "HTTPRoute")["spec"]
+        assert [parent["name"] for parent in route["parentRefs"]] == [gateway]
+        paths += [rule["matches"][0]["path"]["value"] for rule in route["rules"]]
+        policy = one(objects, "NetworkPolicy", "-paceline")["spec"]["podSelector"]["matchLabels"]
+        assert policy["app.kubernetes.io/instance"] == model
+    assert not names[0] & names[1]
+    assert paths == ["/large", "/small"]
 
 
 def test_every_key_that_migrate_names_is_one() -> None:

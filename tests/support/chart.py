@@ -1,5 +1,6 @@
 """The chart as Helm renders it."""
 
+import copy
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,26 @@ import yaml
 CHART = Path("helm/paceline").absolute()
 RELEASE, NAMESPACE = "pl", "models"
 Object = dict[str, Any]
+
+# A release on GPUs, for tests that change something of it.
+SHAPE = {
+    "attention_heads": 64,
+    "kv_heads": 8,
+    "layers": 80,
+    "hidden_size": 8192,
+    "vocab_size": 128256,
+    "max_context": 131072,
+    "parameters_billions": 8,
+}
+GPU: Object = {
+    "cluster": {
+        "model": {"name": "m", "source": "/models/m", "shape": SHAPE},
+        "hardware": {"kind": "gpu", "gpu_type": "H100", "gpus_per_node": 8},
+        "verifiers": {"cpus": 1, "eager": False},
+    },
+    "models": {"existingClaim": "models"},
+}
+DRAFT = {"source": "/models/d", "shape": SHAPE}
 
 
 class Refused(Exception):
@@ -43,6 +64,18 @@ def render(helm: Path, *files: Path, release: str = RELEASE) -> list[Object]:
     values = [argument for file in files for argument in ("--values", str(file))]
     text = run_helm(helm, "template", release, str(CHART), "--namespace", NAMESPACE, *values)
     return [found for found in yaml.load_all(text, yaml.CSafeLoader) if found]
+
+
+def changed(changes: dict[str, Any]) -> Object:
+    """The values of a GPU release with dotted keys set."""
+    values = copy.deepcopy(GPU)
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place = values
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return values
 
 
 def one(objects: list[Object], kind: str, ending: str = "") -> Object:

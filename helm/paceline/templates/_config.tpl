@@ -81,6 +81,6 @@ drainSeconds: {{ add (hasKey $v "drain_s" | ternary $v.drain_s 5) ($v.longest_st
 {{/* Whether KubeRay's autoscaler runs. */}}
 {{- define "paceline.autoscales" -}}
 {{- $sizes := include "paceline.sizes" . | fromYaml -}}
-{{- $wanted := or (gt $sizes.maxPods $sizes.minPods) (gt $sizes.maxDraftPods $sizes.minDraftPods) (eq .Values.upgrade.mode "NewClusterWithIncrementalUpgrade") -}}
+{{- $wanted := or (gt $sizes.maxPods $sizes.minPods) (gt $sizes.maxDraftPods $sizes.minDraftPods) (eq (include "paceline.upgradeMode" .) "NewClusterWithIncrementalUpgrade") -}}
 {{- if kindIs "bool" .Values.rayAutoscaler.enabled | ternary .Values.rayAutoscaler.enabled $wanted }}yes{{ end -}}
 {{- end -}}

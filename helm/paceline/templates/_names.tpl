@@ -30,6 +30,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
+{{/* Of pods: what a new version of the chart does not change, so that it restarts none for nothing. */}}
+{{- define "paceline.podLabels" -}}
+{{- with .Values.commonLabels }}
+{{- toYaml . }}
+{{ end -}}
+{{ include "paceline.selectorLabels" . }}
+{{- end -}}
+
 {{/* metadata of an object: dict "root" $ "name" ... "component" ... "annotations" {} */}}
 {{- define "paceline.metadata" -}}
 name: {{ .name }}
@@ -81,6 +89,23 @@ annotations:
 
 {{- define "paceline.modelsClaim" -}}
 {{- .Values.models.existingClaim | default (printf "%s-models" (include "paceline.fullname" .)) -}}
+{{- end -}}
+
+{{/* How KubeRay upgrades, and what the chart's own job adds to it (files/upgrade.py). */}}
+{{- define "paceline.upgradeMode" -}}
+{{- $gpu := eq ((.Values.cluster.hardware).kind | default "gpu") "gpu" -}}
+{{- .Values.upgrade.mode | default (ternary "Recreate" "NewCluster" $gpu) -}}
+{{- end -}}
+
+{{/* The service that answers. For an incremental upgrade KubeRay has one for each Ray cluster, and a
+Gateway before them; from inside, all proxies are asked. */}}
+{{- define "paceline.serveService" -}}
+{{- $incremental := eq (include "paceline.upgradeMode" .) "NewClusterWithIncrementalUpgrade" -}}
+{{- include "paceline.fullname" . }}-{{ ternary "verifiers" "serve-svc" $incremental -}}
+{{- end -}}
+
+{{- define "paceline.metricsPort" -}}
+{{- (.Values.cluster.ports).metrics | default 8080 | int -}}
 {{- end -}}
 
 {{- define "paceline.httpPort" -}}

@@ -3,7 +3,7 @@ One Ray pod. KubeRay starts Ray in it, adds its probes and waits for the head; t
 everything else.
 */}}
 
-{{/* dict "root" $ "component" ... "group" values "cpu" ... "gpus" ... */}}
+{{/* dict "root" $ "component" ... "group" values "cpu" ... "gpus" ... "mark" ... */}}
 {{- define "paceline.podTemplate" -}}
 {{- $root := .root -}}
 {{- $name := include "paceline.fullname" $root -}}
@@ -13,13 +13,16 @@ everything else.
 {{- $grace := eq .component "head" | ternary 60 (add $sizes.drainSeconds 60) -}}
 metadata:
   labels:
-    {{- include "paceline.labels" $root | nindent 4 }}
+    {{- include "paceline.podLabels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
   {{- $annotations := merge (dict) .group.annotations $root.Values.commonAnnotations }}
   {{- $sharesKv := and (eq .component "verifier") ($c.kv).shared }}
   {{- if $sharesKv }}
   {{- /* LMCache reads its settings when it starts. */}}
   {{- $_ := set $annotations "checksum/kv" (toJson $c.kv | sha256sum) }}
+  {{- end }}
+  {{- with .mark }}
+  {{- $_ := set $annotations "paceline/spec" . }}
   {{- end }}
   {{- with $annotations }}
   annotations:
@@ -191,6 +194,28 @@ spec:
     {{- with .group.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* What pods have in common that run once, on the head's nodes: checks, tests, upgrades. */}}
+{{- define "paceline.toolPod" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.head.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.head.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.head.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* Where the weights come from; empty where no volume holds them. */}}

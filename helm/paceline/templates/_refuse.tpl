@@ -1,108 +1,12 @@
 {{/*
 Values that are possible one by one and not together. All of them are told at once, each with its
-key. What is about `cluster` alone is refused by `paceline check`, too, in its own words
-(configs/checks).
+key. What is about `cluster` alone is in _refuse_cluster.tpl.
 */}}
 {{- define "paceline.refuse" -}}
-{{- $problems := concat (include "paceline.refuseModel" . | fromJsonArray) (include "paceline.refuseDrafting" . | fromJsonArray) (include "paceline.refusePods" . | fromJsonArray) (include "paceline.refuseRelease" . | fromJsonArray) (include "paceline.refuseSecrets" . | fromJsonArray) -}}
+{{- $problems := concat (include "paceline.refuseModel" . | fromJsonArray) (include "paceline.refuseDrafting" . | fromJsonArray) (include "paceline.refuseKv" . | fromJsonArray) (include "paceline.refusePorts" . | fromJsonArray) (include "paceline.refusePods" . | fromJsonArray) (include "paceline.refuseRelease" . | fromJsonArray) (include "paceline.refuseSecrets" . | fromJsonArray) -}}
 {{- if $problems -}}
 {{- fail (printf "these values can't work:\n  %s" (join "\n  " $problems)) -}}
 {{- end -}}
-{{- end -}}
-
-{{- define "paceline.refuseModel" -}}
-{{- $c := .Values.cluster -}}
-{{- $p := list -}}
-{{- $v := $c.verifiers | default dict -}}
-{{- $h := $c.hardware | default dict -}}
-{{- $kind := $h.kind | default "gpu" -}}
-{{- $perNode := $h.gpus_per_node | default 8 | int -}}
-{{- $ranks := $v.tensor_parallel | default 1 | int -}}
-{{- with $c.model.shape -}}
-  {{- $kv := .kv_heads | int -}}
-  {{- if or (mod .attention_heads $ranks) (and (mod $kv $ranks) (mod $ranks $kv)) -}}
-    {{- $p = append $p (printf "cluster.verifiers.tensor_parallel: %d ranks cannot share %v attention heads and %d KV heads evenly" $ranks .attention_heads $kv) -}}
-  {{- end -}}
-  {{- if gt ($v.pipeline_parallel | default 1 | int) (int .layers) -}}
-    {{- $p = append $p (printf "cluster.verifiers.pipeline_parallel: %v stages cannot share %v layers" $v.pipeline_parallel .layers) -}}
-  {{- end -}}
-{{- end -}}
-{{- if and (eq $kind "gpu") (gt $ranks $perNode) (mod $ranks $perNode) -}}
-  {{- $p = append $p (printf "cluster.verifiers.tensor_parallel: %d ranks do not fill nodes of %d GPUs (cluster.hardware.gpus_per_node)" $ranks $perNode) -}}
-{{- end -}}
-{{- if eq $kind "cpu" -}}
-  {{- range list "gpu_type" "gpu_memory_gib" -}}
-    {{- if index $h . }}{{ $p = append $p (printf "cluster.hardware.%s: is not used by hardware.kind cpu; remove it" .) }}{{ end -}}
-  {{- end -}}
-{{- end -}}
-{{- if and $v.max_batched_tokens $v.max_sequences (lt (int $v.max_batched_tokens) (int $v.max_sequences)) -}}
-  {{- $p = append $p (printf "cluster.verifiers.max_batched_tokens: %d tokens in a step are fewer than its sequences, %d" (int $v.max_batched_tokens) (int $v.max_sequences)) -}}
-{{- end -}}
-{{- $unit := eq $kind "cpu" | ternary 32 16 -}}
-{{- $block := ($v.kv_cache).block_size | default $unit | int -}}
-{{- if mod $block $unit -}}
-  {{- $p = append $p (printf "cluster.verifiers.kv_cache.block_size: %d is not a multiple of %d, as a %s needs" $block $unit (upper $kind)) -}}
-{{- end -}}
-{{- $kv := $c.kv | default dict -}}
-{{- if $kv.shared -}}
-  {{- $chunk := $kv.chunk_size | default 256 | int -}}
-  {{- if mod $chunk $block }}{{ $p = append $p (printf "cluster.kv.chunk_size: %d is not a multiple of the block size, %d" $chunk $block) }}{{ end -}}
-{{- end -}}
-{{- range $i, $tier := $kv.tiers -}}
-  {{- if and (ne $tier.kind "redis") (not $tier.size_gib) -}}
-    {{- $p = append $p (printf "cluster.kv.tiers[%d].size_gib: is missing: a %s tier needs its size" $i $tier.kind) -}}
-  {{- end -}}
-{{- end -}}
-{{- $seen := dict -}}
-{{- range $name, $port := $c.ports -}}
-  {{- if and (not (kindIs "string" $port)) (not (kindIs "invalid" $port)) (not (hasSuffix "_from" $name)) (not (hasSuffix "_to" $name)) -}}
-    {{- $key := print (int $port) -}}
-    {{- if hasKey $seen $key }}{{ $p = append $p (printf "cluster.ports.%s: %s is cluster.ports.%s already" $name $key (index $seen $key)) }}{{ end -}}
-    {{- $_ := set $seen $key $name -}}
-  {{- end -}}
-{{- end -}}
-{{- toJson $p -}}
-{{- end -}}
-
-{{- define "paceline.refuseDrafting" -}}
-{{- $c := .Values.cluster -}}
-{{- $p := list -}}
-{{- $d := $c.drafting | default dict -}}
-{{- if and $d.colocated (kindIs "map" $d.split) }}{{ $p = append $p "cluster.drafting: has both colocated and split; remove one of them" }}{{ end -}}
-{{- with $d.colocated -}}
-  {{- $weightless := has .method (list "ngram" "ngram_gpu" "suffix") -}}
-  {{- if and (not $weightless) (ne .method "mtp") (not .draft) -}}
-    {{- $p = append $p (printf "cluster.drafting.colocated.draft: is missing: %s needs weights; add a draft.source" .method) -}}
-  {{- end -}}
-  {{- if and $weightless .draft -}}
-    {{- $p = append $p (printf "cluster.drafting.colocated.draft: is not used: %s has no weights; remove it" .method) -}}
-  {{- end -}}
-  {{- if and (has .method (list "ngram_gpu" "suffix")) (eq (($c.hardware).kind | default "gpu") "cpu") -}}
-    {{- $p = append $p (printf "cluster.drafting.colocated.method: %s needs a GPU; use ngram on a CPU" .method) -}}
-  {{- end -}}
-  {{- if gt (.prompt_lookup_min | default 2 | int) (.prompt_lookup_max | default 4 | int) -}}
-    {{- $p = append $p "cluster.drafting.colocated.prompt_lookup_min: is more than prompt_lookup_max" -}}
-  {{- end -}}
-{{- end -}}
-{{- $longest := $d.max_length | default 4 | int -}}
-{{- range $class, $wish := $d.classes -}}
-  {{- if and (not (kindIs "string" $wish)) (not (kindIs "invalid" $wish)) (gt (int $wish) $longest) -}}
-    {{- $p = append $p (printf "cluster.drafting.classes.%s: %d is more than drafting.max_length, %d" $class (int $wish) $longest) -}}
-  {{- end -}}
-{{- end -}}
-{{- $w := ($d.split).workers | default dict -}}
-{{- $model := has "model" ($w.kinds | default list) -}}
-{{- $gpus := $w.gpus | default 0 | float64 -}}
-{{- $at := "cluster.drafting.split.workers" -}}
-{{- if and $model (not $w.draft) }}{{ $p = append $p (print $at ".draft: is missing: kind model needs weights; add the section") }}{{ end -}}
-{{- if and (not $model) $w.draft }}{{ $p = append $p (print $at ".draft: is not used; remove it, or add `model` to kinds") }}{{ end -}}
-{{- if and (gt $gpus 1.0) (ne $gpus (floor $gpus)) }}{{ $p = append $p (printf "%s.gpus: %v is neither a part of one GPU nor whole GPUs" $at $gpus) }}{{ end -}}
-{{- if and (gt $gpus 0.0) (eq (($c.hardware).kind | default "gpu") "cpu") -}}
-  {{- $p = append $p (print $at ".gpus: there are none on hardware.kind cpu; set it to 0") -}}
-{{- else if and (gt $gpus 0.0) (not $model) -}}
-  {{- $p = append $p (print $at ".gpus: only kind model uses a GPU; set it to 0") -}}
-{{- end -}}
-{{- toJson $p -}}
 {{- end -}}
 
 {{- define "paceline.refusePods" -}}
@@ -124,7 +28,7 @@ key. What is about `cluster` alone is refused by `paceline check`, too, in its o
 {{- if and (kindIs "bool" .Values.rayAutoscaler.enabled) (not .Values.rayAutoscaler.enabled) -}}
   {{- if or (ne $sizes.minPods $sizes.maxPods) (ne $sizes.minDraftPods $sizes.maxDraftPods) -}}
     {{- $p = append $p "rayAutoscaler.enabled: false, but cluster.autoscaling asks for more pods at times; leave it out" -}}
-  {{- else if eq .Values.upgrade.mode "NewClusterWithIncrementalUpgrade" -}}
+  {{- else if eq (include "paceline.upgradeMode" .) "NewClusterWithIncrementalUpgrade" -}}
     {{- $p = append $p "rayAutoscaler.enabled: false, but upgrade.mode NewClusterWithIncrementalUpgrade needs it; leave it out" -}}
   {{- end -}}
 {{- end -}}
@@ -177,8 +81,16 @@ key. What is about `cluster` alone is refused by `paceline check`, too, in its o
 {{- if or (gt (len $name) 47) (not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $name)) -}}
   {{- $p = append $p (printf "fullnameOverride: %q is no name for a RayService: at most 47 lower-case letters, digits and dashes, a letter first" $name) -}}
 {{- end -}}
+{{- if and .Values.redis.enabled (gt (len $name) 46) -}}
+  {{- $p = append $p (printf "fullnameOverride: %q leaves no room for the names of Redis' pods: at most 46 characters with redis.enabled" $name) -}}
+{{- end -}}
 {{- range $key, $image := dict "image" .Values.image "redis.image" .Values.redis.image -}}
   {{- if eq $image.tag "latest" }}{{ $p = append $p (printf "%s.tag: latest means another image on another day; name a version or a digest" $key) }}{{ end -}}
+{{- end -}}
+{{- if eq (include "paceline.upgradeMode" .) "NewClusterWithIncrementalUpgrade" -}}
+  {{- range list "ingress" "httpRoute" -}}
+    {{- if (index $.Values .).enabled }}{{ $p = append $p (printf "%s.enabled: true, but with upgrade.mode NewClusterWithIncrementalUpgrade KubeRay makes the Gateway %s-gateway and its routes, and only they reach the service; set it to false" . $name) }}{{ end -}}
+  {{- end -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) }}{{ $p = append $p "ingress.hosts: is empty; name at least one" }}{{ end -}}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}{{ $p = append $p "httpRoute.parentRefs: is empty; name the gateway" }}{{ end -}}
@@ -190,7 +102,7 @@ key. What is about `cluster` alone is refused by `paceline check`, too, in its o
   {{- $p = append $p (printf "cluster.ports.host: %s is reached by no other pod; leave it out" $host) -}}
 {{- end -}}
 {{- with .Values.upgrade -}}
-  {{- if eq .mode "NewClusterWithIncrementalUpgrade" -}}
+  {{- if eq (include "paceline.upgradeMode" $) "NewClusterWithIncrementalUpgrade" -}}
     {{- if not .gatewayClassName }}{{ $p = append $p "upgrade.gatewayClassName: is missing: NewClusterWithIncrementalUpgrade moves traffic by a Gateway" }}{{ end -}}
     {{- if gt (int .stepSizePercent) (int .maxSurgePercent) }}{{ $p = append $p (printf "upgrade.stepSizePercent: %v is more than maxSurgePercent, %v" .stepSizePercent .maxSurgePercent) }}{{ end -}}
   {{- end -}}
