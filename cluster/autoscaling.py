@@ -11,6 +11,7 @@ adapter. Its own factors and delays are neutral: what happens when is for `clust
 import logging
 import threading
 import time
+from collections import deque
 from typing import Any, Final
 
 from ray.serve.config import AutoscalingContext
@@ -29,6 +30,9 @@ logger = logging.getLogger("ray.serve").getChild("paceline")
 PERIOD_S: Final = 1.0
 IDLE_S: Final = 60.0
 """The thread ends when no turn has asked for so long: the application is gone, or has another."""
+
+UNTOLD: Final = 600
+"""Decisions that wait to be told while Redis is away: those of ten minutes."""
 
 Decisions = tuple[dict[Any, int], dict[Any, dict[str, Any]]]
 
@@ -163,7 +167,7 @@ class RegistryThread:
         self._thread: threading.Thread | None = None
         self._asked_at_s = 0.0
         self._reading: Reading | None = None
-        self._to_tell: ScalingReport | None = None
+        self._to_tell: deque[ScalingReport] = deque(maxlen=UNTOLD)
         self._cold_start_s: float | None = None
         self._is_lost = False
 
@@ -176,8 +180,8 @@ class RegistryThread:
         return self._reading
 
     def tell(self, decided: ScalingReport) -> None:
-        """Has a decision told to whoever looks."""
-        self._to_tell = decided
+        """Has a decision counted, and the latest one told to whoever looks."""
+        self._to_tell.append(decided)
 
     def _run(self) -> None:
         while time.monotonic() - self._asked_at_s < IDLE_S:
@@ -201,7 +205,9 @@ class RegistryThread:
             self._cold_start_s,
         )
         self._is_lost = False
-        if (decided := self._to_tell) is not None:
-            self._to_tell = None
+        decided = None
+        while self._to_tell:  # none is left out: each may be a step that is counted
+            decided = self._to_tell.popleft()
             self._metrics.saw(decided)
+        if decided is not None:
             write_scaling(settings, name, decided)

@@ -13,11 +13,11 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from simulated_fleet import report_of
 
 import cluster.autoscaling
-from cluster.autoscaling import ScalingPolicy, application_policy, neutral
+from cluster.autoscaling import RegistryThread, ScalingPolicy, application_policy, neutral
 from configs import ClusterConfig, parse_config
 from kvstore.redis_client import redis_settings
 from kvstore.registry import Registry
-from kvstore.scaling_report import read_scaling
+from kvstore.scaling_report import PoolReport, ScalingReport, read_scaling
 
 VERIFIERS = DeploymentID(name="Verifier:m", app_name="c")
 WORKERS = DeploymentID(name="DraftWorker", app_name="c")
@@ -146,3 +146,18 @@ def test_a_report_that_breaks_the_scaler_changes_nothing(config, monkeypatch) ->
     monkeypatch.setattr(policy._scaler, "decide", lambda _: 1 / 0)
     time.sleep(1.1)
     assert policy(contexts) == ({}, {})
+
+
+def test_a_step_is_counted_though_another_decision_follows_at_once(config) -> None:
+    """All that were told between two looks are counted, and the latest one is shown."""
+    told = [
+        ScalingReport(at_s=at_s, verifiers=PoolReport(1, before, 2, 2, "more is asked"))
+        for at_s, before in ((1.0, 1), (2.0, 2))
+    ]
+    thread, counted = RegistryThread(config), []
+    thread._metrics = SimpleNamespace(saw=counted.append)
+    for decided in told:
+        thread.tell(decided)
+    thread._look(redis_settings(config))
+    assert counted == told
+    assert read_scaling(redis_settings(config), "c") == told[-1]
