@@ -33,6 +33,31 @@ def test_the_costs_are_found_again() -> None:
     assert found.token_s == pytest.approx(TOKEN_S, rel=0.15)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_steady_load_blames_no_sequence_for_what_a_step_costs(seed: int) -> None:
+    """Two sequences in nearly every step say little of what one costs; noise is not believed."""
+    fit, rng = WorkFit(), random.Random(seed)
+    for number in range(60):
+        steps = rng.randint(14, 24)
+        sequence_steps = sum(1 + (rng.random() < 0.93) for _ in range(steps))
+        tokens = rng.choice((0, 25, 25, 50, 50, 75))
+        busy_s = 0.06 * steps + 0.002 * sequence_steps + 0.002 * tokens
+        fit.add(steps, sequence_steps, tokens, busy_s * (1 + rng.gauss(0, 0.1)))
+        if number >= 9:
+            assert fit.cost().sequence_s < 0.15 * fit.cost().step_s
+
+
+def test_what_sequences_cost_is_seen_as_soon_as_their_number_changes() -> None:
+    """After ten samples of a fuller engine it is known, whatever the steady load before left."""
+    fit, rng = WorkFit(), random.Random(4)
+    for sequences, samples in ((2, 30), (24, 10)):
+        for _ in range(samples):
+            steps = rng.randint(10, 20)
+            busy_s = steps * (0.055 + 0.0045 * sequences)
+            fit.add(steps, steps * sequences, 0.0, busy_s * (1 + rng.gauss(0, 0.05)))
+    assert fit.cost().sequence_s == pytest.approx(0.0045, rel=0.2)
+
+
 def test_too_little_is_told_as_nothing() -> None:
     """A few samples say nothing, and an engine that did nothing has no costs."""
     fit, rng = WorkFit(), random.Random(2)
