@@ -77,16 +77,16 @@ def _require_fast_path_everywhere(config: ClusterConfig) -> None:
     Raises:
         FastPathMissing: One was; names what is missing, and where.
     """
-    checks = {
-        node["NodeManagerAddress"]: ray.remote(num_cpus=0, max_retries=0)(missing_fast_path)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    checks = [
+        ray.remote(num_cpus=0, max_retries=0)(missing_fast_path)
         .options(label_selector={NODE_LABEL: node["NodeID"]})
         .remote(config.shown_header)
-        for node in ray.nodes()
-        if node["Alive"]
-    }
-    for address, missing in zip(checks, ray.get(list(checks.values())), strict=True):
+        for node in nodes
+    ]
+    for node, missing in zip(nodes, ray.get(checks), strict=True):
         if missing:
-            raise FastPathMissing([*missing, f"(on the Ray node {address})"])
+            raise FastPathMissing([*missing, f"(on the Ray node {node['NodeManagerAddress']})"])
 
 
 def _wait_until_running(config: ClusterConfig, report: Callable[[str], None]) -> None:

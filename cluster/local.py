@@ -53,9 +53,11 @@ class LocalCluster:
 
     @property
     def url(self) -> str:
-        """Where the OpenAI API answers."""
-        host = self.config.ports.host
-        return f"http://{LOOPBACK if host in EVERYWHERE else host}:{self.config.ports.http}"
+        """Where the OpenAI API answers: HAProxy runs beside Ray's head."""
+        host, address = self.config.ports.host, self.config.ray.address
+        if host in EVERYWHERE:
+            host = address.rpartition(":")[0] if address else LOOPBACK
+        return f"http://{host}:{self.config.ports.http}"
 
     def running(self) -> RunState | None:
         """The state of the run that is up, or None."""
