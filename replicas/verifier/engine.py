@@ -4,11 +4,14 @@ The client is stock; two things are put beside it: a listener for the statistics
 of each step, and a watch on every request.
 """
 
+import os
 from typing import Any
 
+import ray
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm import LLMConfig
 from vllm.config.kv_events import KVEventsConfig
+from vllm.platforms import current_platform
 
 from replicas.verifier.request_log import watched
 from replicas.verifier.telemetry import StepListener, VerifierTelemetry
@@ -35,8 +38,11 @@ class VerifierEngine(VLLMEngine):  # type: ignore[misc]
         self._shares_kv = shares_kv
 
     def _start_async_llm_engine(self, args: Any, config: Any, placement_group: Any) -> Any:
-        if self._rank_in_engine and config.parallel_config.world_size == 1:
-            config.parallel_config.distributed_executor_backend = "uni"
+        parallel = config.parallel_config
+        if self._rank_in_engine and parallel.world_size == 1:
+            parallel.distributed_executor_backend = "uni"
+        elif current_platform.is_cpu() and parallel.world_size > 1:
+            self._put_ranks_on_nodes(parallel, placement_group)
         if self._kv_events is not None:
             config.kv_events_config = self._kv_events
         if not self._shares_kv:
@@ -47,3 +53,13 @@ class VerifierEngine(VLLMEngine):  # type: ignore[misc]
             client.generate, self._replica_id, self.llm_config.model_id, self._telemetry
         )
         return client
+
+    @staticmethod
+    def _put_ranks_on_nodes(parallel: Any, placement_group: Any) -> None:
+        """Where Ray gave CPU ranks several nodes, has them run there."""
+        # Imports vLLM's Ray executor, which nobody else needs.
+        from replicas.verifier.rank_executor import NodesExecutor, is_on_several_nodes
+
+        if is_on_several_nodes(placement_group):
+            os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+            parallel.distributed_executor_backend = NodesExecutor
