@@ -6,6 +6,8 @@ and what it has lost is not there.
 """
 
 import contextlib
+import errno
+import logging
 import os
 import time
 from collections import OrderedDict
@@ -21,6 +23,8 @@ from redis.retry import Retry
 from kvstore.errors import FolderUnavailable
 from kvstore.redis_client import RedisSettings, store_errors
 
+logger = logging.getLogger(__name__)
+
 REDIS_SHARE: Final = 0.75
 """Of the server's memory that blocks may fill: others keep things there, too."""
 ROOM_PERIOD_S: Final = 1.0
@@ -28,6 +32,7 @@ ALLOCATED: Final = 1.3
 """Memory that Redis takes for a large value, in its sizes: its allocator rounds up by a quarter."""
 CONNECT_TIMEOUT_S: Final = 0.5
 ANSWER_TIMEOUT_S: Final = 1.0
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PART: Final = ".part"
 """End of the name of a file that is not whole yet."""
 
@@ -80,6 +85,7 @@ class RedisStore:
         )
         self._room_bytes = 0.0
         self._asked_for_room_at_s = float("-inf")
+        self._told_of_eviction = False
 
     def lengths(self, names: Sequence[bytes]) -> list[int]:
         """As in `BlockStore`."""
@@ -121,7 +127,15 @@ class RedisStore:
         if now_s - self._asked_for_room_at_s > ROOM_PERIOD_S:
             self._asked_for_room_at_s = now_s
             memory = self._client.info("memory")
-            limit, evicts = memory["maxmemory"], memory["maxmemory_policy"] != "noeviction"
+            limit, policy = memory["maxmemory"], memory["maxmemory_policy"]
+            evicts = policy != "noeviction"
+            if limit and evicts and not self._told_of_eviction:
+                self._told_of_eviction = True
+                logger.warning(
+                    "kv tier=redis maxmemory_policy=%s: a full Redis removes what else is in it, "
+                    "the cluster's registry included; use noeviction",
+                    policy,
+                )
             is_bounded = limit and not evicts
             left = REDIS_SHARE * limit - memory["used_memory"]
             self._room_bytes = left if is_bounded else float("inf")
@@ -191,9 +205,11 @@ class DiskStore:
             try:
                 part.write_bytes(value)
                 part.replace(file)
-            except OSError:
+            except OSError as error:
                 with contextlib.suppress(OSError):
                     part.unlink(missing_ok=True)
+                if error.errno in NO_ROOM:  # Others fill the disk; what is there can be read.
+                    return False
                 raise
         self._forget(name)
         with self._lock:
@@ -233,4 +249,4 @@ class DiskStore:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: OSError) -> FolderUnavailable:
-        return FolderUnavailable(str(self._folder), str(error), "is the disk full or read-only?")
+        return FolderUnavailable(str(self._folder), str(error), "is the disk gone or read-only?")

@@ -54,7 +54,7 @@ class SealedTier:
             self.account.stored(len(value))
             return len(value)
         if kept is False:
-            self.account.dropped()
+            self.account.dropped(time.monotonic())
         return 0
 
     def get(self, key: BlockKey, into: memoryview) -> bool:

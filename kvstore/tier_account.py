@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
+TELL_FULL_EVERY_S: Final = 300.0
 FADING: Final = 0.9
 """Weight of a transfer after the next one, in rates."""
 
@@ -53,6 +54,7 @@ class TierAccount:
     bytes_per_s: float = 0.0
     _failures: int = 0
     _retry_at_s: float = float("-inf")
+    _told_full_at_s: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def is_left_alone(self, now_s: float) -> bool:
@@ -120,9 +122,15 @@ class TierAccount:
             "kv tier=%s value=refused: it was changed, or is not this cluster's", self.kind
         )
 
-    def dropped(self) -> None:
-        """A value found no room."""
+    def dropped(self, now_s: float) -> None:
+        """A value found no room; the log is told every five minutes while that goes on."""
         self._count("dropped")
+        with self._lock:
+            is_told = now_s - self._told_full_at_s < TELL_FULL_EVERY_S
+            if not is_told:
+                self._told_full_at_s = now_s
+        if not is_told:
+            logger.warning("kv tier=%s state=full: what finds no room is not kept", self.kind)
 
     def status(self, now_s: float) -> dict[str, Any]:
         """For LMCache's `/status`."""

@@ -1,5 +1,6 @@
 """One set of tests for every place where sealed KV blocks are kept."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,15 +76,15 @@ def test_a_file_that_somebody_removed_is_not_there(tmp_path: Path) -> None:
 def test_a_disk_that_can_not_be_written_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full one, for example; nothing half stays behind."""
+    """One that was mounted anew for reading, for example; nothing half stays behind."""
     store = DiskStore(tmp_path, MIB)
 
-    def full(self: Path, data: bytes) -> int:
+    def refused(self: Path, data: bytes) -> int:
         self.touch()
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(FolderUnavailable, match="No space left"):
+    monkeypatch.setattr(Path, "write_bytes", refused)
+    with pytest.raises(FolderUnavailable, match="Read-only"):
         store.put(b"a", b"value")
     assert list(tmp_path.iterdir()) == []
     assert store.lengths([b"a"]) == [0]
@@ -102,8 +103,10 @@ def test_redis_keeps_room_for_others(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
-def test_what_redis_evicts_is_not_there(redis_server: RedisServer, policy: str) -> None:
-    """A value goes whole: found means there."""
+def test_what_redis_evicts_is_not_there(
+    redis_server: RedisServer, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A value goes whole: found means there. One line tells what else such a Redis may lose."""
     with redis_server.client() as client:
         client.config_set("maxmemory", 20 * MIB)
         client.config_set("maxmemory-policy", policy)
@@ -117,6 +120,7 @@ def test_what_redis_evicts_is_not_there(redis_server: RedisServer, policy: str) 
     for name, length in zip(names, lengths, strict=True):
         value = store.get(name)
         assert (len(value) if value is not None else 0) == length
+    assert caplog.text.count(f"maxmemory_policy={policy}") == 1
     store.close()
 
 

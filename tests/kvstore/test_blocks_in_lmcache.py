@@ -5,20 +5,28 @@ emptied where it is Redis that is meant.
 """
 
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 from fault_proxy import FaultProxy
-from lmcache_client import BLOCKS, CHUNK, LmcacheClient
+from lmcache_client import BLOCK, BLOCKS, CHUNK, LAYERS, LmcacheClient
 from lmcache_server import LmcacheServer
+from missing import missing
 from redis_server import RedisServer
+
+from kvstore.sealed_blocks import SEAL_BYTES
 
 SALT, OTHER_SALT = "ab" * 32, "cd" * 32
 TOKENS = 300
 FOUND = TOKENS // CHUNK * CHUNK
+VALUE_BYTES = LAYERS * 2 * 4 * CHUNK * 16 * 4
+"""Of one chunk: layers, keys and values, heads, tokens, their size, float32."""
 PATIENCE_S = 60.0
+OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
+"""Command that gives the next one mounts of its own."""
 
 
 class House:
@@ -50,6 +58,19 @@ class House:
 
     def counts(self) -> dict[str, int]:
         return dict(self.lmcache.tier("redis").counts)
+
+    def revive(self) -> None:
+        """Starts Redis again, empty, and waits until the tier is used."""
+        self.proxy.passes = None
+        self.redis.start()
+        client = LmcacheClient(self.lmcache)
+
+        def stores() -> bool:
+            client.store(some_tokens(), SALT)
+            return bool(self.values())
+
+        wait_for(stores)
+        client.close()
 
     def close(self) -> None:
         self.lmcache.kill()
@@ -189,7 +210,7 @@ def test_one_evicted_value_costs_what_follows_it_only(house: House, one: Lmcache
     house.lmcache.empty_memory()
     found = one.fetch(tokens, SALT)
     blocks = found.shape[2]
-    assert blocks < FOUND // 32
+    assert blocks < FOUND // BLOCK
     assert torch.equal(found, held[:, :, :blocks])
     assert blocks + 1 < BLOCKS
 
@@ -214,6 +235,43 @@ def test_a_silent_redis_is_a_miss_and_is_used_again_when_it_is_back(
     assert house.lmcache.log.count("state=back") == 1
 
 
+def test_a_redis_that_dies_in_the_middle_of_a_load_is_a_miss(
+    house: House, one: LmcacheClient
+) -> None:
+    """What came whole is right, what came in part is not there, and later ones are stored."""
+    tokens = some_tokens()
+    held, _ = house.stored(one, tokens)
+    house.lmcache.empty_memory()
+    failed = house.counts().get("failed", 0)
+    house.proxy.passes = VALUE_BYTES * 3 // 2
+    found = one.fetch(tokens, SALT)
+    assert house.proxy.passes == 0
+    house.redis.kill()
+    blocks = found.shape[2]
+    assert blocks < FOUND // BLOCK
+    assert torch.equal(found, held[:, :, :blocks])
+    assert house.counts()["failed"] > failed
+    house.revive()
+
+
+def test_a_redis_that_dies_in_the_middle_of_a_store_holds_nothing_half(
+    house: House, one: LmcacheClient
+) -> None:
+    """The engine's blocks are in memory all the same, and later ones are stored."""
+    tokens, before = some_tokens(), house.values()
+    failed = house.counts().get("failed", 0)
+    house.proxy.passes = VALUE_BYTES * 3 // 2
+    held = one.store(tokens, SALT)
+    wait_for(lambda: house.counts().get("failed", 0) > failed)
+    assert house.proxy.passes == 0
+    with house.redis.client() as client:
+        sizes = {client.strlen(name) for name in house.values() - before}
+    assert sizes == {VALUE_BYTES + SEAL_BYTES}
+    house.redis.kill()
+    assert torch.equal(one.fetch(tokens, SALT), held)
+    house.revive()
+
+
 def test_a_restarted_lmcache_has_what_redis_has(house: House, one: LmcacheClient) -> None:
     """An engine finds it again by itself."""
     tokens = some_tokens()
@@ -223,3 +281,43 @@ def test_a_restarted_lmcache_has_what_redis_has(house: House, one: LmcacheClient
     wait_for(lambda: one.found(tokens, SALT) == FOUND)
     wait_for(lambda: bool(one._worker.is_healthy))
     assert torch.equal(one.fetch(tokens, SALT), held)
+
+
+def test_tiers_that_can_not_be_used_cost_nothing_but_themselves(
+    house: House, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A disk that is full and a Redis that refuses the password: blocks go through memory, what
+    the disk took before is found, and one line tells of each.
+    """
+    if subprocess.run([*OWN_MOUNTS, "true"], check=False, capture_output=True).returncode:
+        missing("unshare may not make a namespace of mounts here")
+    folder = tmp_path_factory.mktemp("full")
+    mount = f'mount -t tmpfs -o size={VALUE_BYTES * 5 // 2} none {folder} && exec "$@"'
+    server = LmcacheServer(
+        tmp_path_factory.mktemp("lmcache"),
+        ({"kind": "disk", "size_gib": 1, "path": str(folder)}, {"kind": "redis"}),
+        house.redis,
+        password="another",
+        prefix=(*OWN_MOUNTS, "sh", "-c", mount, "sh"),
+    )
+    server.start()
+    client, tokens = LmcacheClient(server), some_tokens()
+    try:
+        held = client.store(tokens, SALT)
+        assert torch.equal(client.fetch(tokens, SALT), held)
+        wait_for(lambda: server.tier("disk").counts.get("dropped", 0) > 0)
+        wait_for(lambda: server.tier("redis").counts.get("failed", 0) > 0)
+        for _ in range(3):
+            client.store(some_tokens(), SALT)
+        server.empty_memory()
+        found = client.fetch(tokens, SALT)
+        assert torch.equal(found, held[:, :, : 2 * CHUNK // BLOCK])
+        assert server.tier("disk").counts["stored"] == 2
+        assert "stored" not in server.tier("redis").counts
+        assert server.log.count("tier=disk state=full") == 1
+        assert server.log.count("tier=disk") == 1
+        assert server.log.count("tier=redis state=left_alone") == 1
+        assert "another" not in server.log
+    finally:
+        client.close()
+        server.kill()

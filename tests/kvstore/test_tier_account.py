@@ -4,7 +4,12 @@ import logging
 
 import pytest
 
-from kvstore.tier_account import FIRST_PAUSE_S, LONGEST_PAUSE_S, TierAccount
+from kvstore.tier_account import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    TELL_FULL_EVERY_S,
+    TierAccount,
+)
 
 
 def test_a_failed_tier_is_left_alone_longer_each_time() -> None:
@@ -35,6 +40,17 @@ def test_one_line_tells_that_it_is_gone_and_one_that_it_is_back(
     assert said == ["kv tier=redis state=left_alone reason=refused", "kv tier=redis state=back"]
 
 
+def test_a_full_tier_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    """Every value that finds no room is counted, and it is not left alone."""
+    account = TierAccount("disk")
+    with caplog.at_level(logging.WARNING):
+        for now_s in range(int(2 * TELL_FULL_EVERY_S)):
+            account.dropped(float(now_s))
+    assert len(caplog.records) == 2
+    assert account.counts == {"dropped": 2 * TELL_FULL_EVERY_S}
+    assert not account.is_left_alone(0.0)
+
+
 def test_counts_and_rates_are_told() -> None:
     """What became of objects, and how fast they come."""
     account = TierAccount("disk")
@@ -43,7 +59,7 @@ def test_counts_and_rates_are_told() -> None:
     account.took(1000, 0.5)
     account.missed()
     account.refused()
-    account.dropped()
+    account.dropped(now_s=0.0)
     account.looked_up(0.25)
     told = account.status(now_s=0.0)
     assert told["counts"] == {"stored": 1, "loaded": 1, "missed": 1, "refused": 1, "dropped": 1}

@@ -18,11 +18,14 @@ class FaultProxy:
         port: Where it listens.
         black_hole: Takes what is sent and passes on nothing, in both directions.
         delay_s: How much later everything arrives.
+        passes: Bytes that still arrive, in both directions together; then every connection is
+            reset, those that come later, too. None: no end.
     """
 
     def __init__(self, target_port: int) -> None:
         self.black_hole = False
         self.delay_s = 0.0
+        self.passes: int | None = None
         self._target_port = target_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -50,10 +53,7 @@ class FaultProxy:
     def reset(self) -> None:
         """Ends all connections with RST, as a machine does that has lost them."""
         with self._lock:
-            for end in list(self._peers):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            for end in list(self._peers):
-                self._drop(end)
+            self._reset()
 
     def close(self) -> None:
         """Ends everything and waits for its thread."""
@@ -88,6 +88,8 @@ class FaultProxy:
                 while self._delayed and self._delayed[0][0] <= time.monotonic():
                     _, _, end, data = heapq.heappop(self._delayed)
                     self._send(end, data)
+                if self.passes == 0 and not self._delayed:
+                    self._reset()
 
     def _accept(self) -> None:
         near, _ = self._listener.accept()
@@ -109,6 +111,9 @@ class FaultProxy:
         if not data:
             self._drop(end)
         elif not self.black_hole:
+            if self.passes is not None:
+                data = data[: self.passes]
+                self.passes -= len(data)
             due_s = time.monotonic() + self.delay_s
             heapq.heappush(self._delayed, (due_s, next(self._numbers), self._peers[end], data))
 
@@ -118,6 +123,12 @@ class FaultProxy:
         try:
             end.sendall(data)
         except OSError:
+            self._drop(end)
+
+    def _reset(self) -> None:
+        for end in list(self._peers):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for end in list(self._peers):
             self._drop(end)
 
     def _drop(self, end: socket.socket) -> None:

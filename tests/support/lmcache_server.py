@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class LmcacheServer:
         token: That blocks are sealed with.
         dram_gib: Of the memory tier.
         redis_port: Of a proxy before Redis.
+        password: To Redis; None: the right one.
+        prefix: Command before the server's own.
     """
 
     def __init__(
@@ -47,8 +50,10 @@ class LmcacheServer:
         token: str = "a-token-for-tests",
         dram_gib: float = 0.25,
         redis_port: int | None = None,
+        password: str | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        self._folder = folder
+        self._folder, self._prefix = folder, prefix
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self.http_port = free_port(), free_port()
         data: dict[str, Any] = {
@@ -70,7 +75,7 @@ class LmcacheServer:
         if redis is not None:
             url = f"redis://127.0.0.1:{redis_port or redis.port}"
             data["redis"] = {"url": url, "password": {"env": PASSWORD_VARIABLE}}
-            self._environment[PASSWORD_VARIABLE] = redis.settings.password or ""
+            self._environment[PASSWORD_VARIABLE] = password or redis.settings.password or ""
         self.config: ClusterConfig = parse_config(data, source="test")
         self._data = data
 
@@ -96,7 +101,7 @@ class LmcacheServer:
         program = Path(sys.executable).parent / "lmcache"
         with (self._folder / "lmcache.log").open("ab") as log:
             self._process = subprocess.Popen(
-                lmcache_command(self.config, program, file),
+                [*self._prefix, *lmcache_command(self.config, program, file)],
                 env=os.environ | QUIET | self._environment | {"PYTHONPATH": str(Path.cwd())},
                 stdout=log,
                 stderr=log,
