@@ -195,9 +195,10 @@ def _draft_workers(workers: tuple[DraftWorkerStatus, ...]) -> Table:
 
 def _kv_servers(servers: tuple[KvServerReport, ...]) -> Table:
     table = table_of(
-        *("LMCache on", "state", "tier"),
-        right=("starts", "found", "stored", "not there", "refused", "failed", "rate"),
+        *("LMCache", "state", "tier"),
+        right=("starts", "found", "stored", "missed", "refused", "failed", "MB/s"),
     )
+    table.columns[0].overflow = "fold"
     for server in servers:
         state = "up" if server.is_healthy else "down"
         table.add_row(server.node_ip, state, "memory", str(server.starts))
@@ -210,7 +211,7 @@ def _kv_servers(servers: tuple[KvServerReport, ...]) -> Table:
                 "",
                 *(str(counts.get(what, 0)) for what in ("loaded", "stored", "missed", "refused")),
                 str(counts.get("failed", 0) + counts.get("dropped", 0)),
-                f"{tier.bytes_per_s / 1e6:.0f} MB/s" if tier.bytes_per_s else "-",
+                f"{tier.bytes_per_s / 1e6:.0f}" if tier.bytes_per_s else "-",
             )
     return table
 

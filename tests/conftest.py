@@ -172,6 +172,36 @@ def fleet_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
     return lines.get("fleet", config)
 
 
+@pytest.fixture
+def shared_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
+    """Two float32 verifiers that share KV blocks by LMCache and Redis, and always draft from the
+    prompt, behind a prefix-aware router that says why.
+    """
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
+    config = base_config(
+        front_door={"keys": {"file": str(keys)}},
+        router={"policy": "prefix_aware", "explain": True},
+        drafting={
+            "max_length": 4,
+            "governor": {"mode": "fixed"},
+            "split": {"workers": {"replicas": 0}},
+        },
+        redis={"memory_mib": 1024},
+        kv={
+            "shared": True,
+            "chunk_size": 64,
+            "shortest_fetch": 64,
+            "fetch": "always",
+            "wait_max_ms": 20000,
+            "tiers": [{"kind": "dram", "size_gib": 0.5}, {"kind": "redis"}],
+        },
+    )
+    config["verifiers"] |= {"replicas": 2, "cpus": 1}
+    return lines.get("shared", config)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one line run together, so that each line starts once."""
     turn = {
@@ -180,6 +210,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "keyed_line": 2,
         "worker_less_line": 3,
         "routed_line": 4,
+        "shared_line": 5,
     }
 
     def when(item: pytest.Item) -> int:

@@ -47,11 +47,13 @@ class Rates:
         compute: Computing tokens of a prompt.
         load: From the node's memory into the engine.
         tiers: From each tier behind into the node's memory, those that answer.
+        is_any_away: Whether one of them does not answer.
     """
 
     compute: Line | None = None
     load: Line | None = None
     tiers: Sequence[Line] = ()
+    is_any_away: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def look_up(settings: GateSettings, tokens: int, rates: Rates, count: int) -> Lo
     if saved <= 0:
         return LookUp(QUICK_S, "probe") if is_probe else LookUp(0.0, "slower")
     pays = any(tier.at(tokens) < saved for tier in rates.tiers)
-    if not pays and rates.tiers and not is_probe:
+    if not pays and (rates.tiers or rates.is_any_away) and not is_probe:
         return LookUp(min(QUICK_S, settings.wait_max_s), "memory")
     slowest = max((tier.at(tokens) for tier in rates.tiers if tier.at(tokens) < saved), default=0)
     return LookUp(

@@ -30,7 +30,7 @@ from kvstore.llvmlite_mend import mend
 from replicas.verifier.fading_line import FadingLine
 from replicas.verifier.fetch_gate import GateSettings, LookUp, Rates, fetches, look_up
 from replicas.verifier.kv_state import SHARING, KvState
-from replicas.verifier.kv_stats import KvStats
+from replicas.verifier.kv_stats import KvPromMetrics, KvStats
 from replicas.verifier.shared_blocks import MEMORY, STORAGE, BlockNews
 from replicas.verifier.tier_watch import TierWatch
 
@@ -51,6 +51,10 @@ SETTINGS: Final = "paceline"
 """Key of our own settings in `kv_connector_extra_config`."""
 TELL_PERIOD_S: Final = 1.0
 MAX_STEPS_UNDER_WAY: Final = 16
+GLANCE_S: Final = 0.004
+"""How long the scheduler stands still for an answer, when it asks and before it gives up: it takes
+two messages to LMCache and back, and a step after each of them would cost far more."""
+GLANCE_PERIOD_S: Final = 0.0003
 
 
 @dataclass
@@ -61,6 +65,7 @@ class _Asked:
     tracker: Any
     look_up: LookUp
     began_s: float
+    was_asked: bool = False
     gave_up: bool = False
     fetches: bool | None = None
     loads_tokens: int = 0
@@ -154,9 +159,12 @@ class SharedKvConnector(LMCacheMPConnector):  # type: ignore[misc]
         if not asked.look_up.wanted or asked.gave_up:
             self._skips(tracker, num_computed_tokens)
             return 0, False
-        tokens, is_async = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        is_late = time.monotonic() - asked.began_s >= asked.look_up.wait_s
+        glance_s = GLANCE_S if is_late or not asked.was_asked else 0.0
+        asked.was_asked = True
+        tokens, is_async = self._found(request, num_computed_tokens, glance_s)
         if tokens is None:
-            if time.monotonic() - asked.began_s < asked.look_up.wait_s:
+            if not is_late:
                 return None, True
             asked.gave_up = True
             self._state.outcome("gave_up")
@@ -169,6 +177,15 @@ class SharedKvConnector(LMCacheMPConnector):  # type: ignore[misc]
         if asked.fetches is None:
             asked.fetches = self._decides(tokens)
         return (tokens, is_async) if asked.fetches else (0, False)
+
+    def _found(self, request: "Request", computed: int, glance_s: float) -> tuple[int | None, bool]:
+        """LMCache's answer if it comes so soon."""
+        until_s = time.monotonic() + glance_s
+        while True:
+            found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, computed)
+            if found[0] is not None or time.monotonic() >= until_s:
+                return found
+            time.sleep(GLANCE_PERIOD_S)
 
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
@@ -238,16 +255,23 @@ class SharedKvConnector(LMCacheMPConnector):  # type: ignore[misc]
             return stats
         self._told_at_s = now_s
         told = KvStats(data=dict(stats.data) if stats is not None else {})
-        tiers = self._tiers.lines(self._bytes_per_token)
-        told.data[SHARING] = self._state.told(
-            self._rates(), tiers, self.scheduler_adapter.is_healthy
-        )
+        told.data[SHARING] = self.sharing()
         return told
+
+    def sharing(self) -> dict[str, Any]:
+        """A `SharingReport` of the scheduler's, as plain data."""
+        tiers = self._tiers.lines(self._bytes_per_token)
+        return self._state.told(self._rates(), tiers, self.scheduler_adapter.is_healthy)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvStats | None:
         """As vLLM says."""
         return KvStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any) -> KvPromMetrics:
+        """As vLLM says."""
+        return KvPromMetrics(*args)
 
     def shutdown(self) -> None:
         """As vLLM says."""
@@ -287,7 +311,9 @@ class SharedKvConnector(LMCacheMPConnector):  # type: ignore[misc]
 
     def _rates(self) -> Rates:
         tiers = self._tiers.lines(self._bytes_per_token)
-        return Rates(self._compute.line(), self._load.line(), tuple(tiers.values()))
+        return Rates(
+            self._compute.line(), self._load.line(), tuple(tiers.values()), self._tiers.is_any_away
+        )
 
 
 def _bytes_per_token(vllm_config: VllmConfig, kv_cache_config: "KVCacheConfig | None") -> float:

@@ -58,6 +58,11 @@ class TierWatch:
             if tier.is_healthy and tier.bytes_per_s > 0
         }
 
+    @property
+    def is_any_away(self) -> bool:
+        """Whether one of them is left alone because it failed."""
+        return any(not tier.is_healthy for tier in self.tiers)
+
     def close(self) -> None:
         """Stops looking."""
         self._closed.set()

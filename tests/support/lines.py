@@ -89,7 +89,9 @@ class Line:
         seen: dict[str, Any] = json.loads(told.stdout)
         return seen
 
-    def reports(self, kind: Literal["verifier", "draft"] = "verifier") -> list[dict[str, Any]]:
+    def reports(
+        self, kind: Literal["verifier", "draft", "kv"] = "verifier"
+    ) -> list[dict[str, Any]]:
         """What the registry knows of the live workers of a kind."""
         config = load_config(self.config_file)
         listing = read_live(redis_settings(config), config.name, kind)

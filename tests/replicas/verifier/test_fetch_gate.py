@@ -24,6 +24,7 @@ rates = st.builds(
     compute=st.none() | lines,
     load=st.none() | lines,
     tiers=st.lists(lines, max_size=3).map(tuple),
+    is_any_away=st.booleans(),
 )
 
 
@@ -43,6 +44,14 @@ def test_what_computes_faster_than_it_loads_is_not_looked_up() -> None:
     assert look_up(ALWAYS, 1000, rates, 0).wanted
     assert fetches(ALWAYS, 1000, rates, 0)
     assert not fetches(SETTINGS, 1000, rates, 0)
+
+
+def test_a_tier_that_does_not_answer_is_not_waited_for() -> None:
+    """Nor is one that was never measured before it went; one that pays still is."""
+    for tiers, wait_s in (((), QUICK_S), ((SLOW,), QUICK_S), ((FAST,), 0.4)):
+        decided = look_up(SETTINGS, 1000, Rates(COMPUTE, FAST, tiers, is_any_away=True), 0)
+        assert decided.wait_s >= wait_s
+        assert (decided.wait_s == QUICK_S) is (wait_s == QUICK_S)
 
 
 def test_a_load_has_a_length_from_which_on_it_pays() -> None:

@@ -7,12 +7,17 @@ byte for byte in tests/kvstore/test_blocks_in_lmcache.py; here it is what engine
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from engine_process import Answer, Ask, EngineProcess, Run
 from lmcache_server import LmcacheServer
 from redis_server import RedisServer
 from tiny_models import make_tiny_llama
+
+from kvstore.kv_identity import kv_format, source_fingerprint
+from replicas.verifier.policy import FrontDoorPolicy
 
 CHUNK, PROMPT, TOKENS = 64, 300, 12
 FOUND = PROMPT // CHUNK * CHUNK
@@ -169,6 +174,27 @@ def test_drafts_are_accepted_after_a_fetch_as_after_computing(
     assert fetched.drafted > 0
 
 
+def test_no_shared_block_holds_a_draft_that_was_rejected(
+    house: House, engine: EngineProcess
+) -> None:
+    """An answer among wrong drafts, asked on as a prompt: through memory, and through Redis, as in
+    an engine that finds nothing.
+    """
+    before = house.values()
+    first = engine.run([ask("wrong drafts", max_tokens=100)], worker="random")
+    assert first.drafted > 50
+    longer = ask("wrong drafts").prompt + first.tokens[0][0]
+    known = [one(engine, ask("", prompt=longer)) for _ in range(2)]
+    chunks = len(longer) // CHUNK
+    wait_for(lambda: len(house.values() - before) >= chunks, "nothing was stored")
+    house.lmcache.empty_memory()
+    known.append(one(engine, ask("", prompt=longer)))
+    cold = one(engine, ask("", prompt=longer, salt=OTHER_SALT))
+    assert cold.cached_tokens == 0
+    assert all(answer.cached_tokens >= chunks * CHUNK - 1 for answer in known[1:])
+    assert all(answer.tokens == cold.tokens for answer in known)
+
+
 def test_an_engine_serves_on_while_lmcache_is_gone_and_finds_it_again(
     house: House, engine: EngineProcess, right: Callable[[str], list[int]]
 ) -> None:
@@ -188,3 +214,47 @@ def test_an_engine_serves_on_while_lmcache_is_gone_and_finds_it_again(
     answer = one(engine, ask("back"))
     assert answer.cached_tokens >= FOUND - 1
     assert answer.tokens == [right("back")]
+
+
+def test_swapped_weights_find_nothing_of_the_ones_before(
+    house: House, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two verifiers at work, one started before its weights were swapped and one after: each
+    answers by its own, for the same prompts and at the same path.
+    """
+    model = make_tiny_llama(tmp_path_factory.mktemp("swapped") / "tiny")
+    others = make_tiny_llama(tmp_path_factory.mktemp("others") / "tiny", seed=1)
+    names = [f"swapped {number}" for number in range(8)]
+
+    def salt() -> str:
+        policy = FrontDoorPolicy(
+            512, source_fingerprint(str(model)), kv_format(house.lmcache.config)
+        )
+        return policy.salt_for(policy.domain_of("ada"), "m")
+
+    def answers(engine: EngineProcess, salt: str) -> list[Answer]:
+        """Whatever was found, all of it in an engine that has forgotten everything."""
+        return [one(engine, ask(name, salt=salt)) for name in names]
+
+    with ExitStack() as engines, ThreadPoolExecutor(2) as pool:
+
+        def start() -> EngineProcess:
+            log = tmp_path_factory.mktemp("engine") / "log"
+            return engines.enter_context(EngineProcess(model, log, **house.lmcache.engine_args))
+
+        old, old_salt = start(), salt()
+        first = answers(old, old_salt)
+        (others / "model.safetensors").replace(model / "model.safetensors")
+        new, new_salt = start(), salt()
+        once = answers(new, new_salt)
+        again = [pool.submit(answers, *of) for of in ((old, old_salt), (new, new_salt))]
+        fetched = [each.result() for each in again]
+        # LMCache itself would have given the new ones the old ones' blocks.
+        mixed = answers(new, old_salt)
+    assert [answer.cached_tokens for answer in first + once] == [0] * 16
+    assert all(answer.cached_tokens >= FOUND - 1 for answer in fetched[0] + fetched[1] + mixed)
+    tokens = [[answer.tokens for answer in of] for of in (first, once, *fetched, mixed)]
+    assert tokens[0] == tokens[2]
+    assert tokens[1] == tokens[3]
+    assert tokens[0] != tokens[1]
+    assert tokens[4] != tokens[1]
