@@ -174,7 +174,7 @@ class MockEngine:
             self.prompt_tokens,
             self.cached_tokens,
             now_s,
-            self.meter.waiting,
+            waiting=self.meter.waiting,
         )
 
     def _find_cached(self, request: Request) -> None:
