@@ -169,7 +169,7 @@ class SealedAdapter(L2AdapterInterface):  # type: ignore[misc]
 
     def report_status(self) -> dict[str, Any]:
         """For LMCache's `/status`."""
-        return self._tier.account.status(time.monotonic())
+        return self._tier.account.status()
 
     def close(self) -> None:
         """Ends the work that is under way."""

@@ -3,6 +3,7 @@
 What can't be had, or isn't what was sealed, is a miss; nothing is raised. Threads may share it.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -16,6 +17,8 @@ from kvstore.sealed_blocks import SEAL_BYTES, BlockKey, Seal
 from kvstore.tier_account import TierAccount
 
 GIB: Final = 1 << 30
+PROBE: Final = b"probe"
+"""Name of what is written to see whether a store works; no blocks have it."""
 
 T = TypeVar("T")
 
@@ -94,7 +97,9 @@ class SealedTier:
 
     def _ask(self, what: Callable[[], T]) -> T | None:
         """What the store answers; None while it is left alone, or where it fails."""
-        if self.account.is_left_alone(time.monotonic()):
+        if self.account.is_left_alone:
+            if self.account.is_due(time.monotonic()):
+                threading.Thread(target=self._look_again, name="kv-look", daemon=True).start()
             return None
         try:
             answer = what()
@@ -103,6 +108,16 @@ class SealedTier:
             return None
         self.account.answered()
         return answer
+
+    def _look_again(self) -> None:
+        """Whether the store is back; nobody waits for it."""
+        try:
+            self._store.put(PROBE, b"?")
+            self._store.delete([PROBE])
+        except StoreUnavailable as error:
+            self.account.failed(str(error), time.monotonic())
+        else:
+            self.account.answered()
 
 
 def _store_of(config: ClusterConfig, tier: KvTier) -> BlockStore:

@@ -1,7 +1,7 @@
 """What one tier of shared KV blocks has done, how fast it is, and whether it is left alone.
 
-Pure but for its metrics; `now_s` comes in. After a failure the tier is left alone for half a
-second, then twice as long each time, at most five; the first ask after that tries it again.
+Pure but for its metrics; `now_s` comes in. After a failure the tier is left alone until somebody
+has looked and found it back: after half a second, then twice as long each time, at most five.
 """
 
 import logging
@@ -57,15 +57,19 @@ class TierAccount:
     _told_full_at_s: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def is_left_alone(self, now_s: float) -> bool:
-        """Whether the tier isn't asked now. One ask passes at the end of each pause."""
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether the tier isn't asked."""
         with self._lock:
-            if not self._failures:
+            return self._failures > 0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to look if it is back: once at the end of each pause."""
+        with self._lock:
+            if not self._failures or now_s < self._retry_at_s:
                 return False
-            if now_s < self._retry_at_s:
-                return True
             self._retry_at_s = now_s + self._pause_s()
-            return False
+            return True
 
     def answered(self) -> None:
         """The store answered."""
@@ -132,11 +136,11 @@ class TierAccount:
         if not is_told:
             logger.warning("kv tier=%s state=full: what finds no room is not kept", self.kind)
 
-    def status(self, now_s: float) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For LMCache's `/status`."""
         with self._lock:
             return {
-                "is_healthy": not (self._failures and now_s < self._retry_at_s),
+                "is_healthy": not self._failures,
                 "type": f"paceline-{self.kind}",
                 "kind": self.kind,
                 "counts": dict(self.counts),

@@ -1,12 +1,14 @@
 """A tier answers by what is there, whole and ours, and by nothing else; a failed one is quick."""
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from kvstore.errors import StoreUnavailable
 from kvstore.sealed_blocks import BlockKey, Seal
 from kvstore.sealed_tier import SealedTier
-from kvstore.tier_account import TierAccount
+from kvstore.tier_account import FIRST_PAUSE_S, TierAccount
 
 KEY = BlockKey(b"\x01" * 32, "/models/m", 0, 0, "ab" * 32)
 BLOCKS = bytes(range(256)) * 4
@@ -19,10 +21,13 @@ class Shelf:
         self.values: dict[bytes, bytes] = {}
         self.is_away = False
         self.is_full = False
+        self.is_slow: threading.Event | None = None
         self.asks = 0
 
     def _come(self) -> None:
         self.asks += 1
+        if self.is_slow is not None:
+            self.is_slow.wait()
         if self.is_away:
             raise StoreUnavailable("shelf", "away", "wait")
 
@@ -99,6 +104,26 @@ def test_a_store_that_is_away_is_asked_once_and_then_left_alone() -> None:
         assert not one.get(KEY, memoryview(bytearray(len(BLOCKS))))
     assert shelf.asks == 1
     assert one.account.counts["failed"] == 1
+
+
+def test_a_store_that_is_back_is_used_again_and_no_ask_waits_for_it() -> None:
+    """Who asks while it is being looked at is told at once that nothing is there."""
+    shelf = Shelf()
+    one = tier(shelf)
+    one.put(KEY, memoryview(BLOCKS))
+    shelf.is_away = True
+    assert one.lengths([KEY]) == [0]
+    shelf.is_away, shelf.is_slow = False, threading.Event()
+    time.sleep(1.1 * FIRST_PAUSE_S)
+    for _ in range(20):
+        assert one.lengths([KEY]) == [0]
+    shelf.is_slow.set()
+    until_s = time.monotonic() + 10
+    while one.lengths([KEY]) == [0]:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert one.get(KEY, memoryview(bytearray(len(BLOCKS))))
+    assert len(shelf.values) == 1
 
 
 def test_what_has_no_room_is_dropped_and_counted() -> None:

@@ -13,17 +13,19 @@ from kvstore.tier_account import (
 
 
 def test_a_failed_tier_is_left_alone_longer_each_time() -> None:
-    """One ask passes at the end of each pause, and pauses have a bound."""
+    """It is looked at once at the end of each pause, and pauses have a bound."""
     account, now_s = TierAccount("redis"), 0.0
-    assert not account.is_left_alone(now_s)
+    assert not account.is_left_alone
     for _ in range(8):
         account.failed("gone", now_s)
-        assert account.is_left_alone(now_s + 0.9 * FIRST_PAUSE_S)
+        assert account.is_left_alone
+        assert not account.is_due(now_s + 0.9 * FIRST_PAUSE_S)
         now_s += LONGEST_PAUSE_S
-        assert not account.is_left_alone(now_s)
-        assert account.is_left_alone(now_s), "only one asks"
+        assert account.is_due(now_s)
+        assert not account.is_due(now_s), "only one looks"
     account.answered()
-    assert not account.is_left_alone(now_s)
+    assert not account.is_left_alone
+    assert not account.is_due(now_s + LONGEST_PAUSE_S)
 
 
 def test_one_line_tells_that_it_is_gone_and_one_that_it_is_back(
@@ -48,7 +50,7 @@ def test_a_full_tier_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -
             account.dropped(float(now_s))
     assert len(caplog.records) == 2
     assert account.counts == {"dropped": 2 * TELL_FULL_EVERY_S}
-    assert not account.is_left_alone(0.0)
+    assert not account.is_left_alone
 
 
 def test_counts_and_rates_are_told() -> None:
@@ -61,10 +63,10 @@ def test_counts_and_rates_are_told() -> None:
     account.refused()
     account.dropped(now_s=0.0)
     account.looked_up(0.25)
-    told = account.status(now_s=0.0)
+    told = account.status()
     assert told["counts"] == {"stored": 1, "loaded": 1, "missed": 1, "refused": 1, "dropped": 1}
     assert (told["bytes_loaded"], told["bytes_stored"]) == (1000, 10)
     assert (told["bytes_per_s"], told["lookup_s"]) == (2000.0, 0.25)
     assert told["is_healthy"]
     account.failed("gone", now_s=1.0)
-    assert not account.status(now_s=1.1)["is_healthy"]
+    assert not account.status()["is_healthy"]
