@@ -60,6 +60,8 @@ class Comparison:
     Attributes:
         aa_arm: The arm that is the same as `base`; what it differs by is noise.
         target: Smallest ratio (largest, where lower is better) that meets the claim.
+        cells: Where it is claimed; empty: in all.
+        aa_base: What `aa_arm` is the same as, where that is not `base`.
     """
 
     arm: str
@@ -67,6 +69,8 @@ class Comparison:
     aa_arm: str
     metric: Metric
     target: float
+    cells: tuple[str, ...] = ()
+    aa_base: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,9 +141,11 @@ class Bench:
         ]
 
     def verdicts(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Every comparison in every cell."""
+        """Every comparison in each of its cells."""
         return [
-            self._verdict(comparison, cell) for comparison in comparisons for cell in self.cells
+            self._verdict(comparison, cell)
+            for comparison in comparisons
+            for cell in comparison.cells or self.cells
         ]
 
     def _verdict(self, comparison: Comparison, cell: str) -> Verdict:
@@ -149,11 +155,10 @@ class Bench:
         def ratio(drawn: list[list[float]]) -> float:
             return statistics.median(drawn[0]) / statistics.median(drawn[1])
 
-        arm, base, same = of(comparison.arm), of(comparison.base), of(comparison.aa_arm)
+        arm, base = of(comparison.arm), of(comparison.base)
+        noise = ratio([of(comparison.aa_arm), of(comparison.aa_base or comparison.base)])
         low, high = _interval([arm, base], ratio)
-        return Verdict(
-            cell, comparison, ratio([arm, base]), low, high, abs(ratio([same, base]) - 1)
-        )
+        return Verdict(cell, comparison, ratio([arm, base]), low, high, abs(noise - 1))
 
     def finish(self, comparisons: Sequence[Comparison], notes: Sequence[str] = ()) -> None:
         """Prints the tables and writes the JSON file."""

@@ -45,6 +45,11 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
+    def signal(self, number: int) -> None:
+        """SIGSTOP has it keep its connections and say nothing, until SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def client(self) -> redis.Redis:
         """For what a test wants to see or to spoil."""
         return connect_blocking(self.settings)
