@@ -173,8 +173,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes")
     parser.add_argument("--repetitions", type=int, help="default 5, quick 2")
+    parser.add_argument("--traffic", choices=tuple(TRAFFIC), help="only this, about 20 minutes")
     args = parser.parse_args()
     cells, arms = (QUICK_CELLS, QUICK_ARMS) if args.quick else (CELLS, ARMS)
+    if args.traffic:
+        cells = tuple(cell for cell in cells if cell.startswith(f"{args.traffic}, "))
     lines = configs(args.quick)
     console.print(f"  starting {len(lines)} lines side by side")
     with running(lines) as clusters:
