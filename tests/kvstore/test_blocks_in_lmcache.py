@@ -25,6 +25,7 @@ FOUND = TOKENS // CHUNK * CHUNK
 VALUE_BYTES = LAYERS * 2 * 4 * CHUNK * 16 * 4
 """Of one chunk: layers, keys and values, heads, tokens, their size, float32."""
 PATIENCE_S = 60.0
+SETTLED_S = 0.5
 OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 """Command that gives the next one mounts of its own."""
 
@@ -71,6 +72,10 @@ class House:
 
         wait_for(stores)
         client.close()
+        seen: set[bytes] = set()
+        while seen != (now := self.values()):  # what was stored may still be on its way
+            seen = now
+            time.sleep(SETTLED_S)
 
     def close(self) -> None:
         self.lmcache.kill()
