@@ -11,19 +11,35 @@ from kvstore.redis_client import RedisSettings, connect_blocking
 
 
 class RedisServer:
-    """A real redis-server on loopback that a test may kill and start again."""
+    """A real redis-server on loopback that a test may kill and start again.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: For its files.
+        certificate: It talks TLS only, with this one; its key lies beside it as `.key`.
+    """
+
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.settings = RedisSettings(f"redis://127.0.0.1:{self.port}", "a-password-for-tests")
+        scheme = "rediss" if certificate else "redis"
+        self.settings = RedisSettings(f"{scheme}://127.0.0.1:{self.port}", "a-password-for-tests")
+        self._certificate = certificate
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it answers; what an earlier run held is gone."""
-        options = f"--port {self.port} --bind 127.0.0.1 --requirepass {self.settings.password}"
+        options = f"--bind 127.0.0.1 --requirepass {self.settings.password}"
+        if self._certificate is None:
+            options += f" --port {self.port}"
+        else:
+            options += (
+                f" --port 0 --tls-port {self.port} --tls-auth-clients no"
+                f" --tls-cert-file {self._certificate}"
+                f" --tls-key-file {self._certificate.with_suffix('.key')}"
+                f" --tls-ca-cert-file {self._certificate}"
+            )
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["redis-server", *options.split(), "--save", "", "--dir", str(self._folder)],
