@@ -240,6 +240,37 @@ def test_a_silent_redis_is_a_miss_and_is_used_again_when_it_is_back(
     assert house.lmcache.log.count("state=back") == 1
 
 
+def test_a_redis_far_away_gives_the_same_blocks_later(house: House, one: LmcacheClient) -> None:
+    """Each message takes 300 ms: the tier is used on, and what it gives is right."""
+    tokens = some_tokens()
+    held, _ = house.stored(one, tokens)
+    house.lmcache.empty_memory()
+    house.proxy.delay_s = 0.3
+    try:
+        assert one.found(tokens, SALT) == FOUND
+        assert torch.equal(one.fetch(tokens, SALT), held)
+        assert house.lmcache.tier("redis").is_healthy
+    finally:
+        house.proxy.delay_s = 0.0
+
+
+def test_a_redis_that_refuses_connections_is_a_miss_at_once(
+    house: House, one: LmcacheClient
+) -> None:
+    """Nothing is listening there any more; what is stored meanwhile is in memory."""
+    tokens = some_tokens()
+    house.stored(one, tokens)
+    house.lmcache.empty_memory()
+    house.redis.kill()
+    started_s = time.monotonic()
+    assert one.found(tokens, SALT) == 0
+    assert time.monotonic() - started_s < 5
+    later = some_tokens()
+    held = one.store(later, SALT)
+    assert torch.equal(one.fetch(later, SALT), held)
+    house.revive()
+
+
 def test_a_redis_that_dies_in_the_middle_of_a_load_is_a_miss(
     house: House, one: LmcacheClient
 ) -> None:
