@@ -73,6 +73,7 @@ check: install ## lint, types, import order, and every example config
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=tests/support:tests/benchmarks $(BIN)/mypy --explicit-package-bases --no-warn-return-any tests/benchmarks/*.py
 	$(BIN)/lint-imports
 	for config in configs/*.yaml; do $(BIN)/paceline check $$config; done
 
@@ -96,8 +97,8 @@ serve: install redis model ## from nothing to a first answer: environment, Redis
 stop: ## stop the local cluster
 	@$(BIN)/paceline down
 
-bench-%: install ## run tests/benchmarks/%.py; QUICK=1 for the short version
-	@$(BIN)/python tests/benchmarks/$*.py $(if $(QUICK),--quick)
+bench-%: install ## run tests/benchmarks/%.py (- is _); QUICK=1 for the short version
+	@$(BIN)/python tests/benchmarks/$(subst -,_,$*).py $(if $(QUICK),--quick)
 
 .PHONY: gpu-check
 MODEL := builtin:smollm2-135m-instruct

@@ -74,15 +74,10 @@ def main() -> None:
         engine_args, batches, tokens, repetitions = ON_CPU, (1, 4), 32, 3
     with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
         engines = {}
-        for name, drafting in {
-            PLAIN: {},
-            GOVERNOR: {
-                "max_length": 5,
-                "governor": "auto",
-                "split": {"local_lookup": False},
-                "patience_s": None,
-            },
-        }.items():
+        split = {"local_lookup": False}
+        with_plugin = {"max_length": 5, "governor": "auto", "split": split, "patience_s": None}
+        lines: dict[str, dict[str, Any]] = {PLAIN: {}, GOVERNOR: with_plugin}
+        for name, drafting in lines.items():
             console.print(f"  starting vLLM, {name}")
             engines[name] = stack.enter_context(
                 EngineProcess(model, Path(logs) / f"{name}.log", **drafting, **engine_args)

@@ -5,6 +5,7 @@ One Ray, one HAProxy, an application for each routing policy, all of them side b
 
 import contextlib
 import os
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from fastapi import FastAPI, Request, Response
+
+sys.path.append("tests/support")
+from listening import ports_of
 
 from cluster.environment import haproxy_folder, local_environment
 from cluster.parts import start_ray
@@ -112,11 +115,6 @@ def running(
 
 def own_urls(config: ClusterConfig) -> list[str]:
     """Of the verifiers of the application at `/`, past HAProxy."""
-    first, last = config.ports.replicas_from, config.ports.replicas_to
-    return sorted(
-        f"http://127.0.0.1:{connection.laddr.port}"
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-        and first <= connection.laddr.port <= last
-        and f"{ROOT}:InstantVerifier" in "".join(psutil.Process(connection.pid).cmdline())
-    )
+    ports = config.ports
+    its = ports_of(f"{ROOT}:InstantVerifier", ports.replicas_from, ports.replicas_to)
+    return [f"http://127.0.0.1:{port}" for port in its]

@@ -33,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 from harness import Bench, Comparison, Metric, console
@@ -95,7 +96,10 @@ class House:
             "max_num_seqs": 4,
         }
         cores = os.cpu_count() or 1
-        shared = {"always": {"fetch": "always", "wait_max_ms": 20000}, "auto": {"fetch": "auto"}}
+        shared: dict[str, dict[str, Any]] = {
+            "always": {"fetch": "always", "wait_max_ms": 20000},
+            "auto": {"fetch": "auto"},
+        }
         self.plain = Engine(model, folder / "plain.log", cores, **common)
         self.always, self.auto = (
             Engine(

@@ -72,7 +72,7 @@ def main() -> None:
         cluster.up(lambda step: console.print(f"  paceline: {step}"))
         for server in servers.values():
             server.wait()
-        urls = {arm: part.url for arm, part in {PACELINE: cluster, **servers}.items()}
+        urls = {PACELINE: cluster.url, **{arm: server.url for arm, server in servers.items()}}
         urls[SAME] = urls[PLAIN]
         for url in set(urls.values()):
             run_load(url, config.model.name, tokenizer, Load(2, 2, INPUT_TOKENS, 8), seed=10_000)

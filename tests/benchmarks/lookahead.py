@@ -258,7 +258,7 @@ def _remember(place: Place, arm: str, runs: list[Run], tokens: int) -> None:
 def engine(folder: Path, name: str, target: Path, cores: Cores, **more: Any) -> EngineProcess:
     """A verifier's engine."""
     console.print(f"  starting {name}")
-    arguments = {
+    arguments: dict[str, Any] = {
         "dtype": "bfloat16",
         "max_model_len": CONTEXT,
         "max_num_seqs": 8,

@@ -62,7 +62,7 @@ def talks(url: str, model: str, seed: int, count: int, turns: int) -> dict[str, 
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
         ThreadPoolExecutor(2) as pool,
     ):
-        asked = pool.map(lambda start: talk(client, model, *start, turns), starts)
+        asked = pool.map(lambda start: talk(client, model, start[0], start[1], turns), starts)
         answers = [answer for talk_answers in asked for answer in talk_answers]
     times = sorted(1e3 * ttft_s for ttft_s, _, _ in answers)
     return {

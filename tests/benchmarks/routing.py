@@ -139,7 +139,7 @@ def _events(name: str, rng: random.Random) -> None:
     index = PrefixIndex(2 * BLOCKS)
     feed = KvFeed(index, name)
     feed.take(SnapshotPart(1, 0, 0, 1, "device", b""), 0.0)
-    deltas, held = [], []
+    deltas, held = [], list[int]()
     for number in range(2000):
         new = [rng.getrandbits(64) for _ in range(64)]
         gone, held = held[:48], held[48:] + new

@@ -221,9 +221,7 @@ async def _paceline(settings: HttpSettings, urls: Sequence[str]) -> AsyncIterato
     """The router as it is, told by the engines' relays."""
     model = Path(settings.folder) / "model"
     routing = PrefixRouting(PrefixSettings(str(model), "mock", settings.block_tokens, 1 << 20))
-    tenants = TenantSettings(
-        "mock", frozenset(), "mock", "auto", settings.block_tokens, salted=False
-    )
+    tenants = TenantSettings("mock", {}, "mock", "auto", settings.block_tokens, salted=False)
     reader = PromptReader(PromptSettings(str(model)))
     routing.begin(Ready(reader, tenants, KvCodec(settings.token.encode())))
     verifiers = {

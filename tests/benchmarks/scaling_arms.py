@@ -90,7 +90,7 @@ class RayArm:
             running_replicas=[],
             total_num_requests=sum(self._ongoing) / len(self._ongoing),
             total_queued_requests=0.0,
-            aggregated_metrics={"p99_ttft_s": self._p99_s()},  # type: ignore[dict-item]
+            aggregated_metrics={"p99_ttft_s": self._p99_s()},
             raw_metrics={},
             capacity_adjusted_min_replicas=self.config.min_replicas,
             capacity_adjusted_max_replicas=self.config.max_replicas,
@@ -100,7 +100,7 @@ class RayArm:
             current_time=now_s,
             config=self.config,
         )
-        real, ray_policy.time = ray_policy.time, self._clock  # type: ignore[assignment]
+        real, ray_policy.time = ray_policy.time, self._clock
         try:
             wanted, self._state = self._policy(context)
         finally:

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 import openai
-import psutil
 import pytest
 import yaml
+from listening import ports_of
 
 from configs import load_config
 from kvstore.redis_client import redis_settings
@@ -145,14 +145,7 @@ class Line:
 
     def replica_ports(self) -> list[int]:
         """The HTTP ports on which the verifiers themselves listen."""
-        low, high = PORTS["replicas_from"], PORTS["replicas_to"]
-        return sorted(
-            connection.laddr.port
-            for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-            and low <= connection.laddr.port <= high
-            and "Verifier" in "".join(psutil.Process(connection.pid).cmdline())
-        )
+        return ports_of("Verifier", PORTS["replicas_from"], PORTS["replicas_to"])
 
 
 def paceline(

@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.forecast import Work
 from kvstore.registry import VerifierReport
@@ -210,7 +211,7 @@ class SimulatedVerifier:
 
 def report_of(**changes: object) -> VerifierReport:
     """A report of a verifier that has done nothing, but for `changes`."""
-    empty = dict.fromkeys(
+    empty: dict[str, Any] = dict.fromkeys(
         (
             "pid",
             "started_at_s",

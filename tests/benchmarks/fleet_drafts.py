@@ -15,15 +15,18 @@ draft length is the same in all. One request at a time.
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from clusters import moved, running
 from harness import Bench, Comparison, Metric, console
+
+sys.path.append("tests/support")
+from listening import ports_of
 
 from cluster.local import LocalCluster
 from configs import ClusterConfig, load_config
@@ -115,13 +118,7 @@ def templates(repetition: int) -> list[tuple[str, str]]:
 def verifier_ports(cluster: LocalCluster) -> list[int]:
     """Of the verifiers' own HTTP servers."""
     ports = cluster.config.ports
-    return sorted(
-        connection.laddr.port
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-        and ports.replicas_from <= connection.laddr.port <= ports.replicas_to
-        and "Verifier" in "".join(psutil.Process(connection.pid).cmdline())
-    )
+    return ports_of("Verifier", ports.replicas_from, ports.replicas_to)
 
 
 def ask(cluster: LocalCluster, port: int, prompt: str) -> dict[str, Any]:
