@@ -78,8 +78,13 @@ check: install ## lint, types, import order, and every example config
 	for config in configs/*.yaml; do $(BIN)/paceline check $$config; done
 
 .PHONY: test
-test: install redis ## run all tests; TESTS="-m 'not line' tests/kvstore" picks some
+TESTS ?= -m "not long"
+test: install redis ## run the tests; TESTS="-m 'not line' tests/kvstore" picks some
 	@$(BIN)/python -m pytest $(TESTS)
+
+.PHONY: test-long
+test-long: install redis ## the tests that take minutes each: several nodes, scaling, new weights
+	@$(BIN)/python -m pytest -m long tests/line
 
 .PHONY: chart
 chart: install ## make the chart's schema and table of values anew, after a change of the config

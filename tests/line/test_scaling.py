@@ -19,7 +19,7 @@ from kvstore.redis_client import redis_settings
 from kvstore.registry import read_live
 from kvstore.scaling_report import PoolReport, ScalingReport, read_scaling
 
-pytestmark = pytest.mark.line
+pytestmark = [pytest.mark.line, pytest.mark.long]
 
 POLL_S = 0.2
 START_S = 120.0

@@ -114,6 +114,7 @@ def ask() -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_new_weights_roll_in_while_the_service_goes_on(
     lines: Lines, redis_server: RedisServer, tmp_path: Path

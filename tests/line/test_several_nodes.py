@@ -18,7 +18,7 @@ from tiny_models import make_tiny_llama
 
 from replicas.verifier.placement import Place, distance
 
-pytestmark = pytest.mark.line
+pytestmark = [pytest.mark.line, pytest.mark.long]
 
 POLL_S = 0.1
 LEAVE_S = 150.0
