@@ -68,9 +68,10 @@ def model_round(
         sequences: In the step.
         length: Draft tokens of each; 0 is no speculation whatever the way.
     """
-    verify = round_of(replace(profile, wait_s=0.0), sequences, length)
+    unasked = replace(profile, wait_s=0.0)
     if way == NONE or not length:
-        return round_of(replace(profile, wait_s=0.0), sequences, 0)
+        return round_of(unasked, sequences, 0)
+    verify = round_of(unasked, sequences, length)
     if way == IN_VERIFIER:
         return Round(verify.tokens, verify.seconds + length * model.verifier_s)
     if way == SPLIT:

@@ -138,15 +138,21 @@ def keyed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
 
 
 @pytest.fixture
-def routed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
-    """Two float32 verifiers behind the prefix-aware router, which says why, with keys of two
-    tenants.
-    """
+def two_tenants(tmp_path: Path, alpha: str, beta: str) -> Path:
+    """A file of the keys of tenants alpha and beta."""
     keys = tmp_path / "keys"
     keys.touch(mode=0o600)
     keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
+    return keys
+
+
+@pytest.fixture
+def routed_line(lines: Lines, two_tenants: Path) -> Line:
+    """Two float32 verifiers behind the prefix-aware router, which says why, with keys of two
+    tenants.
+    """
     config = base_config(
-        front_door={"keys": {"file": str(keys)}},
+        front_door={"keys": {"file": str(two_tenants)}},
         router={"policy": "prefix_aware", "explain": True},
     )
     config["verifiers"] |= {"replicas": 2, "cpus": 1}
@@ -154,11 +160,8 @@ def routed_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
 
 
 @pytest.fixture
-def fleet_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
+def fleet_line(lines: Lines, two_tenants: Path) -> Line:
     """Two float32 verifiers and two draft workers that draft by the fleet's n-grams alone."""
-    keys = tmp_path / "keys"
-    keys.touch(mode=0o600)
-    keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
     drafting = {
         "max_length": 4,
         "governor": {"mode": "fixed"},
@@ -167,21 +170,18 @@ def fleet_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
             "workers": {"replicas": 2, "cpus": 0, "kinds": ["ngram_index"]},
         },
     }
-    config = base_config(front_door={"keys": {"file": str(keys)}}, drafting=drafting)
+    config = base_config(front_door={"keys": {"file": str(two_tenants)}}, drafting=drafting)
     config["verifiers"] |= {"replicas": 2, "cpus": 1}
     return lines.get("fleet", config)
 
 
 @pytest.fixture
-def shared_line(lines: Lines, tmp_path: Path, alpha: str, beta: str) -> Line:
+def shared_line(lines: Lines, two_tenants: Path) -> Line:
     """Two float32 verifiers that share KV blocks by LMCache and Redis, and always draft from the
     prompt, behind a prefix-aware router that says why.
     """
-    keys = tmp_path / "keys"
-    keys.touch(mode=0o600)
-    keys.write_text(f"alpha {alpha}\nbeta {beta}\n")
     config = base_config(
-        front_door={"keys": {"file": str(keys)}},
+        front_door={"keys": {"file": str(two_tenants)}},
         router={"policy": "prefix_aware", "explain": True},
         drafting={
             "max_length": 4,

@@ -5,11 +5,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import closed_loop
 import openai
 import pytest
 from lines import MODEL, Line, Lines, base_config
@@ -84,22 +84,12 @@ class Clients:
     @contextmanager
     def asking(self, clients: int, tokens: int) -> Iterator[None]:
         """So many of them ask until the block ends, and their last answers are waited for."""
-        over = threading.Event()
 
-        def ask_on(first: int) -> None:
-            number = first
-            while not over.is_set():
-                self.answers.append(self._ask(PROMPTS[number % len(PROMPTS)], tokens))
-                number += clients
+        def ask(number: int) -> None:
+            self.answers.append(self._ask(PROMPTS[number % len(PROMPTS)], tokens))
 
-        with ThreadPoolExecutor(clients) as pool:
-            running: list[Future[None]] = [pool.submit(ask_on, n) for n in range(clients)]
-            try:
-                yield
-            finally:
-                over.set()
-            for one in running:
-                one.result()
+        with closed_loop.asking(clients, ask):
+            yield
 
     def _ask(self, prompt: str, tokens: int) -> Answer:
         answer = Answer(prompt, tokens)

@@ -1,7 +1,6 @@
 """Several Ray nodes: where things run, what a node that leaves costs, and what a dead one."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import closed_loop
 import httpx
 import pytest
 from lines import MODEL, PORTS, Line, Lines, base_config
@@ -139,22 +139,12 @@ class Clients:
     @contextmanager
     def streaming(self, clients: int) -> Iterator[None]:
         """So many of them stream, one answer after another, until the block ends."""
-        over = threading.Event()
 
-        def stream_on(first: int) -> None:
-            number = first
-            while not over.is_set():
-                self.stream(SUBJECTS[number % len(SUBJECTS)]).run()
-                number += clients
+        def stream(number: int) -> None:
+            self.stream(SUBJECTS[number % len(SUBJECTS)]).run()
 
-        with ThreadPoolExecutor(clients) as pool:
-            running = [pool.submit(stream_on, n) for n in range(clients)]
-            try:
-                yield
-            finally:
-                over.set()
-            for one in running:
-                one.result()
+        with closed_loop.asking(clients, stream):
+            yield
 
 
 def verifier_of(response: httpx.Response) -> str:
