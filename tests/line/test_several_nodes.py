@@ -13,7 +13,8 @@ import closed_loop
 import httpx
 import pytest
 from lines import MODEL, PORTS, Line, Lines, base_config
-from ray_nodes import HEAD, RayNode, RayNodes, ports_of
+from listening import ports_of_process
+from ray_nodes import HEAD, RayNode, RayNodes
 from tiny_models import make_tiny_llama
 
 from replicas.verifier.placement import Place, distance
@@ -278,7 +279,7 @@ def test_up_joins_and_spreads_over_the_nodes(cluster: Cluster) -> None:
 def test_a_verifier_asks_the_nearest_draft_workers(cluster: Cluster) -> None:
     """Of its own node, else of its zone; those farther away hear nothing of its requests."""
     for report in cluster.line.reports():
-        (port,) = ports_of(report["pid"], PORTS["replicas_from"], PORTS["replicas_to"])
+        (port,) = ports_of_process(report["pid"], PORTS["replicas_from"], PORTS["replicas_to"])
         here = Place(report["node_ip"], report["zone"])
         cluster.line.settle()
         before = {worker["worker_id"]: worker for worker in cluster.line.reports("draft")}

@@ -1,4 +1,7 @@
-"""Which ports processes of a name listen on."""
+"""Which ports processes listen on."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import psutil
 
@@ -7,9 +10,18 @@ def ports_of(name: str, first: int, last: int) -> list[int]:
     """Ports from `first` to `last` on which processes with `name` in their command listen."""
     found = []
     for connection in psutil.net_connections("tcp"):
-        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
-            continue
-        _, port, *_ = connection.laddr
-        if first <= port <= last and name in "".join(psutil.Process(connection.pid).cmdline()):
-            found.append(port)
+        for port in _listened(connection, first, last):
+            if name in "".join(psutil.Process(connection.pid).cmdline()):
+                found.append(port)
     return sorted(found)
+
+
+def ports_of_process(pid: int, first: int, last: int) -> Iterator[int]:
+    """The same of one process."""
+    for connection in psutil.Process(pid).net_connections("tcp"):
+        yield from _listened(connection, first, last)
+
+
+def _listened(connection: Any, first: int, last: int) -> Iterator[int]:
+    if connection.status == psutil.CONN_LISTEN and first <= connection.laddr.port <= last:
+        yield connection.laddr.port

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,10 +167,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HEAD, 0))
         return int(probe.getsockname()[1])
-
-
-def ports_of(pid: int, low: int, high: int) -> Iterator[int]:
-    """On which a process listens, within a range."""
-    for connection in psutil.Process(pid).net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and low <= connection.laddr.port <= high:
-            yield connection.laddr.port
