@@ -44,6 +44,8 @@ WISHES: Mapping[str, str | int] = {ZERO: "off", FIXED_4: 4, FIXED_8: 8, GOVERNOR
 SPLIT, WRONG_SPLIT = "split", "split, drafts wrong"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)
 P99_ITL = Metric("P99 inter-token latency", "ms", higher_is_better=False)
+LINES = (NONE, NGRAM, GOVERNOR)
+"""An arm of each line; no other has prompts to learn."""
 LONGEST = 8
 WORST_RATIO, HALF_GAIN, WORST_P99 = 0.97, 1.05, 1.1
 
@@ -63,7 +65,7 @@ class Traffic:
     """
 
     prompts: tuple[str, ...]
-    output_tokens: int = 64
+    output_tokens: int = 40
     wrong: bool = False
 
 
@@ -192,7 +194,7 @@ def main() -> None:
                 line = WRONG_SPLIT
             load = Load(
                 concurrency,
-                max(2 if args.quick else 4, 2 * concurrency),
+                max(2 if args.quick else 3, concurrency + min(concurrency, 8)),
                 0,
                 traffic.output_tokens,
                 traffic.prompts,
@@ -207,8 +209,8 @@ def main() -> None:
 
         bench = Bench("governor", list(arms), list(cells), [THROUGHPUT, P99_ITL])
         with wrong_worker(clusters[WRONG_SPLIT]) if not args.quick else running({}):
-            for arm in arms:
-                for name in TRAFFIC if not args.quick else ("copies", "chat"):
+            for arm in (arm for arm in arms if arm in LINES):
+                for name in dict.fromkeys(cell.rpartition(", ")[0] for cell in cells):
                     measure(arm, f"{name}, 4", 0)
             bench.run(measure, args.repetitions or (2 if args.quick else 5))
         bench.finish(

@@ -107,7 +107,7 @@ Measure = Callable[[str, str, int], dict[str, float]]
 
 
 class Bench:
-    """Runs one benchmark. Values are kept as they come, so Ctrl-C loses nothing."""
+    """Runs one benchmark. Values are kept as they come, in `build/bench/<name>.values.json`."""
 
     def __init__(
         self, name: str, arms: Sequence[str], cells: Sequence[str], metrics: Sequence[Metric]
@@ -124,10 +124,16 @@ class Bench:
                     started_s = time.monotonic()
                     for metric, value in measure(arm, cell, repetition).items():
                         self.values.setdefault((arm, cell, metric), []).append(value)
+                    self._keep()
                     console.print(
                         f"  repetition {repetition + 1}/{repetitions}  {cell}  {arm}  "
                         f"{time.monotonic() - started_s:.1f} s"
                     )
+
+    def _keep(self) -> None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        kept = [[*key, *values] for key, values in self.values.items()]
+        (RESULTS / f"{self.name}.values.json").write_text(json.dumps(kept))
 
     def rows(self) -> list[Row]:
         """The table, one row a number."""
@@ -194,7 +200,6 @@ class Bench:
         console.print(ratios)
         for note in notes:
             console.print(note)
-        RESULTS.mkdir(parents=True, exist_ok=True)
         out = RESULTS / f"{self.name}.json"
         out.write_text(
             json.dumps(
