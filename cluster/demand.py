@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from cluster.arrivals import Arrivals
-from cluster.forecast import Demand, Work
+from cluster.forecast import Demand, Work, spread_of
 from cluster.work_fit import WorkFit
-from kvstore.registry import VerifierReport
+from kvstore.registry import BatchCounts, VerifierReport
 
 LEAST_REQUESTS: Final = 5
 """Ended ones before anything is said of requests."""
@@ -32,6 +32,12 @@ class Counts:
     started: float = 0.0
     ended: float = 0.0
     on_time: float = 0.0
+    batch_started: float = 0.0
+    batch_prefilled: float = 0.0
+    batch_prefilled_tokens: float = 0.0
+    batch_prompt_squares: float = 0.0
+    batch_ended: float = 0.0
+    batch_output_tokens: float = 0.0
     prefilled: float = 0.0
     prefilled_tokens: float = 0.0
     prompt_squares: float = 0.0
@@ -45,10 +51,17 @@ class Counts:
     def of(cls, report: VerifierReport) -> "Counts":
         """Those of one report."""
         ended = report.requests_finished + report.requests_aborted + report.requests_failed
+        batch = report.batch or BatchCounts()
         return cls(
             started=report.requests_started,
             ended=ended,
             on_time=report.on_time,
+            batch_started=batch.started,
+            batch_prefilled=batch.prefilled,
+            batch_prefilled_tokens=batch.prefilled_tokens,
+            batch_prompt_squares=batch.prompt_squares,
+            batch_ended=batch.ended,
+            batch_output_tokens=batch.output_tokens,
             prefilled=report.ttft_count,
             prefilled_tokens=report.prefilled_tokens,
             prompt_squares=report.prompt_squares,
@@ -87,7 +100,7 @@ class DemandMeter:
         self._outcomes: deque[tuple[float, float, float]] = deque()
         self._since_s: float | None = None
         self._saw_s = 0.0
-        self._backlog = 0.0
+        self._backlog = self._batch_backlog = 0.0
         self._kv_tokens = self._max_sequences = 0.0
 
     def saw(self, reports: Iterable[VerifierReport], now_s: float) -> None:
@@ -115,6 +128,7 @@ class DemandMeter:
         while self._outcomes[0][0] <= now_s - self._window_s:
             self._outcomes.popleft()
         self._backlog = sum(report.queued_tokens for report in reports)
+        self._batch_backlog = sum(report.queued_batch_tokens for report in reports)
         # All verifiers are alike; the smallest is taken where they are not.
         self._kv_tokens = min((r.kv_tokens for r in reports), default=self._kv_tokens)
         self._max_sequences = min((r.max_sequences for r in reports), default=self._max_sequences)
@@ -139,15 +153,29 @@ class DemandMeter:
         if sums.prefilled < LEAST_REQUESTS or sums.ended < LEAST_REQUESTS:
             return None
         prompt = sums.prefilled_tokens / sums.prefilled
-        squares = sums.prompt_squares / sums.prefilled
         output = sums.output_tokens / sums.prefilled
         return Demand(
             rate=rate,
             prompt=prompt,
             output=output,
-            spread=max(0.0, squares / prompt**2 - 1.0) if prompt else 0.0,
+            spread=spread_of(prompt, sums.prompt_squares / sums.prefilled),
             context=sums.prompt_tokens / sums.ended + output / 2,
             backlog=self._backlog,
+            batch=self._batch(rate),
+        )
+
+    def _batch(self, rate: float) -> Demand | None:
+        """The part that can wait; None where too little of it was seen to know it."""
+        sums = self._sums
+        if sums.batch_prefilled < LEAST_REQUESTS or sums.batch_ended < LEAST_REQUESTS:
+            return None
+        prompt = sums.batch_prefilled_tokens / sums.batch_prefilled
+        return Demand(
+            rate=rate * min(1.0, sums.batch_started / sums.started),
+            prompt=prompt,
+            output=sums.batch_output_tokens / sums.batch_ended,
+            spread=spread_of(prompt, sums.batch_prompt_squares / sums.batch_prefilled),
+            backlog=self._batch_backlog,
         )
 
     def work(self) -> Work | None:

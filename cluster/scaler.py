@@ -18,6 +18,7 @@ from cluster.draft_use import DraftUseMeter
 from cluster.forecast import Demand, Limit, Need, Targets, Work, verifiers_needed
 from cluster.scaling import MARGIN, Bounds, Memory, Step, Wanted, step
 from cluster.starts import StartTimes
+from configs.request_class import BATCH, INTERACTIVE
 from configs.schema import AutoscalingConfig, ClusterConfig
 from kvstore.registry import DraftWorkerReport, VerifierReport
 from kvstore.scaling_report import PoolReport, ScalingReport
@@ -59,6 +60,7 @@ MARGIN_NOISE: Final = 3.0
 """Standard deviations of the rate that staying has room for: a measured rate wanders so far."""
 LIMITS: dict[Limit, str] = {
     "ttft": "with fewer, the first token would be late",
+    "batch_ttft": "with fewer, the first token of requests that can wait would be late",
     "tpot": "with fewer, tokens would be slow",
     "utilization": "with fewer, too little time would be left",
     "kv": "with fewer, KV caches would be full",
@@ -97,7 +99,10 @@ class Scaler:
     ) -> None:
         self._config = config
         self._targets = Targets(
-            config.ttft_s, config.tpot_ms / 1000, config.attainment, config.utilization
+            *config.of_class(INTERACTIVE),
+            config.attainment,
+            config.utilization,
+            *config.of_class(BATCH),
         )
         self._bounds = Bounds(least_verifiers, config.max_verifiers, config.keep_s)
         self._worker_bounds = Bounds(
@@ -231,6 +236,8 @@ def _why(need: Need, demand: Demand) -> str:
     """What decides, in words."""
     predicted = need.prediction
     words = f"{demand.rate:.2f} requests/s of {demand.prompt:.0f} + {demand.output:.0f} tokens"
+    if demand.batch is not None:
+        words += f", {demand.batch.rate / demand.rate:.0%} of which can wait"
     if not math.isfinite(predicted.ttft_s):
         return f"{words} are more than {need.verifiers} can do"
     return (

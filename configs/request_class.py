@@ -6,6 +6,8 @@ from typing import Any, Final
 INTERACTIVE: Final = "interactive"
 BATCH: Final = "batch"
 """Requests that give way to others."""
+PRIORITIES: Final = {INTERACTIVE: 0, BATCH: 1}
+"""Order in an engine's queue; the lowest is next."""
 _PATIENT_TIERS: Final = ("flex", "batch")
 
 

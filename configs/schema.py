@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from configs.request_class import BATCH
+
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,40}$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 REDIS_URL_PATTERN = r"^rediss?://[^@?\s]+$"
@@ -674,6 +676,16 @@ class AutoscalingConfig(Section):
         le=60000,
         description="Target: time per token after the first, milliseconds.",
     )
+    batch_ttft_s: float = Field(
+        60.0,
+        gt=0,
+        le=86400,
+        description="The same targets for requests that can wait (`service_tier: flex`): to the "
+        "first token, seconds,",
+    )
+    batch_tpot_ms: float = Field(
+        500.0, gt=0, le=60000, description="and time per token after it, milliseconds."
+    )
     attainment: float = Field(
         0.95, ge=0.5, le=0.999, description="Part of the requests (0-1) that shall meet both."
     )
@@ -701,6 +713,12 @@ class AutoscalingConfig(Section):
         description="From the decision to start a verifier to its first answer, seconds. Replaced "
         "by what is seen once one has been started.",
     )
+
+    def of_class(self, request_class: str) -> tuple[float, float]:
+        """Targets of a class of requests: to the first token, and for each after it, seconds."""
+        if request_class == BATCH:
+            return self.batch_ttft_s, self.batch_tpot_ms / 1000
+        return self.ttft_s, self.tpot_ms / 1000
 
 
 class RayConfig(Section):

@@ -56,6 +56,26 @@ class SourceCounts(msgspec.Struct, frozen=True):
     accepted: ByPosition
 
 
+class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a verifier's counts the part of requests that can wait.
+
+    Attributes:
+        started: Requests that came to the engine.
+        prefilled: That got a first token.
+        prefilled_tokens: Prompt tokens that were computed for those.
+        prompt_squares: Sum of the squares of those, by request.
+        ended: Requests that left, one way or another.
+        output_tokens: Of those that left.
+    """
+
+    started: Count = 0
+    prefilled: Count = 0
+    prefilled_tokens: Count = 0
+    prompt_squares: Annotated[float, Meta(ge=0)] = 0.0
+    ended: Count = 0
+    output_tokens: Count = 0
+
+
 class StepCostReport(msgspec.Struct, frozen=True):
     """What an engine step costs, as a verifier has learned it.
 
@@ -149,13 +169,15 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         prefilled_tokens: Prompt tokens that were computed for requests with a first token.
         prompt_squares: Sum of the squares of those, by request.
         busy_s: Time in which at least one request was in the engine.
-        on_time: Of the ended requests those that met `autoscaling.ttft_s` and `tpot_ms`; 0 without
-            autoscaling.
-        queued_tokens: Prompt tokens that wait to be computed now.
+        on_time: Of the ended requests those that met their class's targets in `autoscaling`; 0
+            without it.
+        queued_tokens: Prompt tokens that wait to be computed now,
+        queued_batch_tokens: and of them those of requests that can wait.
         kv_tokens: Tokens that fit in the KV cache; 0 where it is not known.
         max_sequences: Most sequences in a step; 0 where it is not known.
         zone: Of its node, as Ray's label `ray.io/availability-zone` has it; may be empty.
         sharing: What it does with shared KV blocks; None where it shares none.
+        batch: Of the counts those of requests that can wait; None: there was none.
     """
 
     worker_id: Text
@@ -196,10 +218,12 @@ class VerifierReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     busy_s: Seconds = 0.0
     on_time: Count = 0
     queued_tokens: Count = 0
+    queued_batch_tokens: Count = 0
     kv_tokens: Count = 0
     max_sequences: Count = 0
     zone: Text = ""
     sharing: SharingReport | None = None
+    batch: BatchCounts | None = None
     protocol: int = PROTOCOL
 
 

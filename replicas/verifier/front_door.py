@@ -17,12 +17,12 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from configs.request_class import INTERACTIVE, class_of
+from configs.request_class import INTERACTIVE, PRIORITIES, class_of
 from kvstore.keys import NO_TENANT
 from replicas.errors import ClientLeft, MethodNotServed, NotAuthenticated, RequestRefused
 from replicas.verifier.openai_errors import REFUSALS, of_refusal, of_status
 from replicas.verifier.policy import Caller, FrontDoorPolicy
-from replicas.verifier.request_body import Body, Upload, encode, parse_object, too_large
+from replicas.verifier.request_body import Upload, encode, parse_object, too_large
 from replicas.verifier.request_checks import checked
 from replicas.verifier.request_fields import FIELDS
 from replicas.verifier.request_headers import (
@@ -91,10 +91,11 @@ class FrontDoor:
     async def _serve(self, scope: Scope, upload: Upload, send: Send) -> None:
         path, headers = path_below_root(scope), scope["headers"]
         for_anthropic = path.startswith("/v1/messages")
+        request_class = INTERACTIVE
         try:
             route, caller = self._let_in(scope["method"], path, headers)
             if route.body is not None:
-                await self._rewrite_body(upload, route.body, caller, headers)
+                request_class = await self._rewrite_body(upload, route.body, caller, headers)
         except ClientLeft:
             self._count_refusal("client_left")
         except RequestRefused as refused:
@@ -106,7 +107,7 @@ class FrontDoor:
         else:
             inner = {
                 **scope,
-                "headers": forwarded(headers, upload.replacement),
+                "headers": forwarded(headers, upload.replacement, PRIORITIES[request_class]),
                 "state": {**scope.get("state", {}), CALLER: caller},
             }
             fields = FIELDS[route.body] if route.body else ()
@@ -129,21 +130,24 @@ class FrontDoor:
 
     async def _rewrite_body(
         self, upload: Upload, kind: BodyKind, caller: Caller, headers: Headers
-    ) -> None:
+    ) -> str:
+        """Puts the body in the upload as the app shall have it; returns the request's class."""
         policy = self.policy
         if (declared_length(headers) or 0) > policy.max_body_bytes:
             raise too_large(policy.max_body_bytes)
         raw = await upload.read(policy.max_body_bytes, policy.body_timeout_s)
         body = checked(parse_object(raw), kind, policy)
+        request_class = class_of(body)
         if kind in GENERATING:
             body["cache_salt"] = policy.salt_for(caller.domain, body["model"])
-            if told := self._told_to_engine(body, caller):
+            if told := self._told_to_engine(request_class, caller):
                 body["vllm_xargs"] = {**body.get("vllm_xargs", {}), **told}
         upload.replacement = encode(body)
+        return request_class
 
-    def _told_to_engine(self, body: Body, caller: Caller) -> dict[str, str]:
+    def _told_to_engine(self, request_class: str, caller: Caller) -> dict[str, str]:
         told = {DOMAIN: caller.domain} if self.policy.speculation else {}
-        if (request_class := class_of(body)) != INTERACTIVE:
+        if request_class != INTERACTIVE:
             told[CLASS] = request_class
         return told
 

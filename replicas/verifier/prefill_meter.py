@@ -28,8 +28,8 @@ class PrefillMeter:
     """Told of each request's start, first token and end."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, int] = {}
-        self._waiting_tokens = 0
+        self._waiting: dict[str, tuple[int, bool]] = {}
+        self._waiting_tokens = self._batch_tokens = 0
         self._uncached = 1.0
         self._began_s = 0.0
         self._tokens = 0
@@ -44,17 +44,25 @@ class PrefillMeter:
         return int(self._waiting_tokens * self._uncached)
 
     @property
+    def queued_batch_tokens(self) -> int:
+        """Of them those of requests that can wait."""
+        return int(self._batch_tokens * self._uncached)
+
+    @property
     def waiting(self) -> int:
         """Requests without a first token."""
         return len(self._waiting)
 
-    def started(self, request_id: str, prompt_tokens: int, now_s: float) -> None:
+    def started(
+        self, request_id: str, prompt_tokens: int, now_s: float, can_wait: bool = False
+    ) -> None:
         """A request came to the engine (monotonic clock, seconds)."""
         if not self._waiting:
             self._began_s, self._tokens = now_s, 0
         self.ended(request_id)
-        self._waiting[request_id] = prompt_tokens
+        self._waiting[request_id] = prompt_tokens, can_wait
         self._waiting_tokens += prompt_tokens
+        self._batch_tokens += prompt_tokens * can_wait
 
     def first_token(
         self, request_id: str, prompt_tokens: int, cached_tokens: int, now_s: float
@@ -74,7 +82,9 @@ class PrefillMeter:
 
     def ended(self, request_id: str) -> None:
         """A request left; it may never have got a token."""
-        self._waiting_tokens -= self._waiting.pop(request_id, 0)
+        prompt_tokens, can_wait = self._waiting.pop(request_id, (0, False))
+        self._waiting_tokens -= prompt_tokens
+        self._batch_tokens -= prompt_tokens * can_wait
 
     def cost(self) -> PrefillCost:
         """What a prefill costs, as far as is known."""

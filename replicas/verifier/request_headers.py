@@ -10,10 +10,12 @@ from replicas.errors import InvalidRequest, NotAuthenticated
 
 Headers = list[tuple[bytes, bytes]]
 
+PRIORITY = b"x-vllm-priority"
+
 STRIPPED = {
     b"authorization": "the key ends here; nobody behind needs or logs it",
     b"x-api-key": "the key, as Anthropic's clients send it",
-    b"x-vllm-priority": "vLLM: order in the engine's queue; the server sets it",
+    PRIORITY: "vLLM: order in the engine's queue; the server sets it",
     b"x-data-parallel-rank": "vLLM: pins the request to one rank",
     b"x-session-id": "vLLM: goes into KV events",
     b"endpoint-load-metrics-format": "vLLM: answers with the load that all tenants make",
@@ -100,14 +102,19 @@ def explanation(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(EXPLAINED, value) for name, value in headers if name == ROUTE]
 
 
-def forwarded(headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Headers:
+def forwarded(
+    headers: Iterable[tuple[bytes, bytes]], body: bytes | None, priority: int = 0
+) -> Headers:
     """The headers that vLLM sees.
 
     Args:
         headers: As the client sent them.
         body: What took the place of the client's body; None where it stays.
+        priority: Place in the engine's queue; the lowest is next, and 0 is not told.
     """
     kept = [(name, value) for name, value in headers if _is_passed_on(name, value)]
+    if priority:
+        kept.append((PRIORITY, str(priority).encode()))
     if body is None:
         return kept
     kept = [pair for pair in kept if pair[0] not in (b"content-length", b"transfer-encoding")]

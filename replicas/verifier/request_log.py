@@ -59,7 +59,7 @@ class RequestRecord:
 class RequestObserver(Protocol):
     """Told when a request starts, when its first token comes, and how it ended."""
 
-    def request_started(self, request_id: str, prompt_tokens: int) -> None: ...
+    def request_started(self, record: RequestRecord, prompt_tokens: int) -> None: ...
 
     def request_prefilled(self, record: RequestRecord) -> None: ...
 
@@ -91,7 +91,7 @@ def watched(generate: Generate, replica_id: str, model: str, observer: RequestOb
         )
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         outcome: Outcome = "failed"
-        observer.request_started(request_id, prompt_length(prompt))
+        observer.request_started(record, prompt_length(prompt))
         try:
             async with aclosing(
                 generate(prompt, sampling_params, request_id, **options)  # type: ignore[type-var]

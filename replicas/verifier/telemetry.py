@@ -16,6 +16,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from configs.request_class import BATCH
 from configs.schema import AutoscalingConfig
 from kvstore.kv_messages import FetchCosts, LoadReport
 from kvstore.kv_reports import SharingReport
@@ -92,11 +93,12 @@ class VerifierTelemetry:
         self._sharing: SharingReport | None = None
         self._sharing_metrics: SharingMetrics | None = None
 
-    def request_started(self, request_id: str, prompt_tokens: int) -> None:
+    def request_started(self, record: RequestRecord, prompt_tokens: int) -> None:
         """A request reached the engine."""
         self._in_flight += 1
-        self._work.started(time.monotonic())
-        self._prefill.started(request_id, prompt_tokens, time.monotonic())
+        self._work.started(record, time.monotonic())
+        can_wait = record.request_class == BATCH
+        self._prefill.started(record.request_id, prompt_tokens, time.monotonic(), can_wait)
 
     def request_prefilled(self, record: RequestRecord) -> None:
         """A request got its first token."""
@@ -247,6 +249,7 @@ class VerifierTelemetry:
             kv_endpoint=self._kv_endpoint,
             block_tokens=self._block_tokens,
             queued_tokens=self._prefill.queued_tokens,
+            queued_batch_tokens=self._prefill.queued_batch_tokens,
             kv_tokens=self._kv_tokens,
             max_sequences=self._max_sequences,
             **self._work.told(time.monotonic()),

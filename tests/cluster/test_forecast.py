@@ -1,6 +1,9 @@
 """How long requests would wait, and how many verifiers that takes: worked numbers and laws."""
 
 import math
+import random
+from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -139,3 +142,89 @@ def test_one_more_verifier_never_makes_it_slower(work, demand, verifiers) -> Non
     assert many.utilization <= few.utilization
     assert many.tpot_s <= few.tpot_s
     assert many.ttft_s <= few.ttft_s * (1 + 1e-9)
+
+
+def waits_of_a_queue(rates: tuple[float, float], service_s: float) -> tuple[list[float], ...]:
+    """Waits by class in a simulated queue: exponential services, the first class served first."""
+    rng = random.Random(7)
+    arrivals = [deque[float](), deque[float]()]
+    for waiting, rate in zip(arrivals, rates, strict=True):
+        at_s = 0.0
+        while at_s < 100_000.0:
+            at_s += rng.expovariate(rate)
+            waiting.append(at_s)
+    waits: tuple[list[float], ...] = ([], [])
+    now_s = 0.0
+    while any(arrivals):
+        here = [k for k in (0, 1) if arrivals[k] and arrivals[k][0] <= now_s]
+        if not here:
+            now_s = min(waiting[0] for waiting in arrivals if waiting)
+            continue
+        waits[here[0]].append(now_s - arrivals[here[0]].popleft())
+        now_s += rng.expovariate(1.0 / service_s)
+    return waits
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.5), (0.6, 0.2), (0.1, 0.7)])
+def test_those_who_can_wait_wait_for_the_others(rates: tuple[float, float]) -> None:
+    """Against a simulated queue of two classes: what 95 % wait less than, within a quarter."""
+    work = Work(step_s=1e-9, sequence_s=0.0, token_s=0.001)
+    batch = Demand(rate=rates[1], prompt=1000, output=1)
+    demand = Demand(rate=sum(rates), prompt=1000, output=1, batch=batch)
+    seen = predict(work, demand, 1, attainment=0.9)
+    own_s = 2.0  # a mean prompt, and the spread of lengths
+    simulated = [sorted(waits)[int(0.95 * len(waits))] for waits in waits_of_a_queue(rates, 1.0)]
+    assert seen.ttft_s - own_s == pytest.approx(simulated[0], rel=0.25)
+    assert seen.batch_ttft_s - own_s == pytest.approx(simulated[1], rel=0.25)
+
+
+BOTH = replace(DEMAND, batch=Demand(rate=2.0, prompt=3000, output=211))
+CLASSES = replace(TARGETS, batch_ttft_s=60.0, batch_tpot_s=0.5)
+
+
+def test_work_that_can_wait_needs_fewer_verifiers() -> None:
+    """All of it urgent: as ever. A part that can wait: fewer; all of it: by its own targets."""
+    tight = replace(CLASSES, ttft_s=1.2, utilization=0.95)
+    urgent = verifiers_needed(WORK, DEMAND, tight, 1, MOST)
+    mixed = verifiers_needed(WORK, BOTH, tight, 1, MOST)
+    patient = verifiers_needed(WORK, replace(DEMAND, batch=DEMAND), tight, 1, MOST)
+    assert patient.verifiers < mixed.verifiers < urgent.verifiers
+    assert urgent.limit == "ttft"
+
+
+def test_late_work_that_can_wait_asks_for_more_too() -> None:
+    """Where its own target breaks first, it is what decides."""
+    need = verifiers_needed(WORK, BOTH, replace(CLASSES, ttft_s=60.0, batch_ttft_s=3.0), 1, MOST)
+    assert need.limit == "batch_ttft"
+    assert need.prediction.ttft_s < need.prediction.batch_ttft_s <= 3.0
+
+
+def test_time_per_token_is_that_of_the_strictest_who_ask() -> None:
+    """Steps are shared: the lax target counts only where nobody else asks."""
+    strict = replace(CLASSES, tpot_s=0.04, ttft_s=60.0)
+    mixed = verifiers_needed(WORK, BOTH, strict, 1, MOST)
+    alone = verifiers_needed(WORK, replace(BOTH, batch=BOTH), strict, 1, MOST)
+    assert mixed.limit == "tpot"
+    assert alone.verifiers < mixed.verifiers
+
+
+@given(demands, st.floats(0, 1), st.floats(0, 32_000), st.floats(0, 20))
+def test_the_parts_of_a_demand_are_the_whole(demand, part, prompt, spread) -> None:
+    """What is urgent and what can wait add up, also at another rate."""
+    rate = part * demand.rate
+    batch = Demand(rate=rate, prompt=min(prompt, demand.prompt), output=1, spread=spread)
+    both = replace(demand, batch=batch).at(demand.rate * 3)
+    assert both.urgent.rate <= both.rate
+    assert both.batch.rate == pytest.approx(3 * rate)
+    tokens = both.urgent.rate * both.urgent.prompt + both.batch.rate * both.batch.prompt
+    if both.urgent.rate:
+        assert tokens == pytest.approx(both.rate * both.prompt, rel=1e-6, abs=1e-6)
+
+
+def test_work_that_can_wait_is_worked_off_last() -> None:
+    """Of what waits, the others' goes first."""
+    late = replace(BOTH, backlog=50_000, batch=replace(BOTH.batch, backlog=20_000))
+    soon = late.left_after(0.5, WORK, 13)
+    assert soon.batch.backlog == 20_000
+    assert soon.urgent.backlog < 30_000
+    assert late.left_after(100.0, WORK, 13).batch.backlog == 0

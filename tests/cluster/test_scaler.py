@@ -8,9 +8,10 @@ import pytest
 from simulated_fleet import ENGINE, Request, SimulatedFleet, report_of
 
 from cluster.scaler import Observation, Pool, Scaler
+from configs.request_class import BATCH, INTERACTIVE
 from configs.schema import AutoscalingConfig
 
-CONFIG = AutoscalingConfig(max_verifiers=12, ttft_s=2.0, tpot_ms=100.0)
+CONFIG = AutoscalingConfig(max_verifiers=12, ttft_s=2.0, tpot_ms=100.0, batch_ttft_s=30.0)
 PROMPT, OUTPUT = 1000, 200
 
 
@@ -30,14 +31,19 @@ class Replay:
         self.reasons: list[str] = []
         self.now_s = 0.0
 
-    def run(self, seconds: int, rate: Callable[[float], float], seed: int = 1) -> list[int]:
-        """Targets by second, with requests at exponential times."""
+    def run(
+        self, seconds: int, rate: Callable[[float], float], seed: int = 1, patient: float = 0.0
+    ) -> list[int]:
+        """Targets by second, with requests at exponential times; a part of them can wait."""
         rng, targets = random.Random(seed), []
         for _ in range(seconds):
             begin_s, self.now_s = self.now_s, self.now_s + 1.0
             count = sum(rng.random() < rate(begin_s) / 50 for _ in range(50))
             for at_s in sorted(begin_s + rng.random() for _ in range(count)):
                 request = Request(at_s, rng.randint(1, 2 * PROMPT), rng.randint(1, 2 * OUTPUT))
+                if patient and rng.random() < patient:
+                    request.can_wait = True
+                    request.targets = self.config.of_class(BATCH)
                 self.requests.append(request)
                 self.fleet.route(request)
             if int(self.now_s) % TURN_S == 0:
@@ -68,6 +74,20 @@ def changes(targets: list[int]) -> int:
 def test_start_up_without_traffic_stays_at_the_minimum() -> None:
     """Ten minutes of nothing start and stop nobody."""
     assert set(Replay(at_start=2, least=2).run(600, lambda _: 0.0)) == {2}
+
+
+def test_requests_that_can_wait_need_fewer_verifiers() -> None:
+    """Each class meets its own targets; with fewer verifiers than all would need as urgent ones."""
+    config = CONFIG.model_copy(update={"ttft_s": 1.0, "tpot_ms": 200.0})
+    urgent, mixed = (Replay(at_start=4, config=config) for _ in range(2))
+    needed = urgent.run(1200, lambda _: 5.0)[-1]
+    assert mixed.run(1200, lambda _: 5.0, patient=0.7)[-1] < needed
+    late = [request for request in mixed.requests if 600 < request.at_s < 1100]
+    for can_wait in (False, True):
+        its = [request for request in late if request.can_wait == can_wait]
+        targets = config.of_class(BATCH if can_wait else INTERACTIVE)
+        assert sum(request.meets(*targets) for request in its) / len(its) >= 0.95
+    assert "% of which can wait" in mixed.reasons[-1]
 
 
 @pytest.mark.parametrize("seed", range(2))

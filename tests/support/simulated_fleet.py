@@ -13,8 +13,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from cluster.forecast import Work
-from kvstore.registry import VerifierReport
+from kvstore.registry import BatchCounts, VerifierReport
 
 CHUNK_TOKENS = 2048
 ENGINE = Work(0.030, 0.001, 0.0003, kv_tokens=200_000, max_sequences=256)
@@ -23,7 +25,10 @@ ENGINE = Work(0.030, 0.001, 0.0003, kv_tokens=200_000, max_sequences=256)
 
 @dataclass(slots=True)
 class Request:
-    """One request; times are seconds of the simulation, -1 for what did not happen yet."""
+    """One request; times are seconds of the simulation, -1 for what did not happen yet.
+
+    One that can wait stands behind all others, and is held to targets of its own.
+    """
 
     at_s: float
     prompt: int
@@ -31,6 +36,8 @@ class Request:
     first_s: float = -1.0
     end_s: float = -1.0
     left: int = 0
+    can_wait: bool = False
+    targets: tuple[float, float] | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -64,6 +71,12 @@ class Totals:
     sequence_steps: int = 0
     busy_s: float = 0.0
     ttft_count: int = 0
+    batch: BatchCounts | None = None
+
+    def of_batch(self, **more: int) -> None:
+        """Adds to the counts of requests that can wait."""
+        now = self.batch or BatchCounts()
+        self.batch = replace(now, **{name: getattr(now, name) + n for name, n in more.items()})
 
 
 class SimulatedVerifier:
@@ -95,8 +108,11 @@ class SimulatedVerifier:
         if not self.requests:
             self._now_s = max(self._now_s, request.at_s)
         request.left = request.prompt
-        self._waiting.append(request)
+        behind = 0 if request.can_wait else sum(other.can_wait for other in self._waiting)
+        self._waiting.insert(len(self._waiting) - behind, request)
         self.totals.requests_started += 1
+        if request.can_wait:
+            self.totals.of_batch(started=1)
 
     def advance(self, until_s: float, targets: tuple[float, float]) -> None:
         """Runs all steps that end by then."""
@@ -174,6 +190,9 @@ class SimulatedVerifier:
             totals.output_tokens += 1
             totals.prefilled_tokens += request.prompt
             totals.prompt_squares += request.prompt**2
+            if request.can_wait:
+                tokens = request.prompt
+                totals.of_batch(prefilled=1, prefilled_tokens=tokens, prompt_squares=tokens**2)
             steps = math.ceil((request.output - 1) / self._cost.tokens_per_step)
             if steps <= 0:
                 self._finish(request, targets)
@@ -186,7 +205,9 @@ class SimulatedVerifier:
         self._held_kv -= request.prompt + request.output
         self.totals.requests_finished += 1
         self.totals.prompt_tokens += request.prompt
-        self.totals.on_time += request.meets(*targets)
+        self.totals.on_time += request.meets(*(request.targets or targets))
+        if request.can_wait:
+            self.totals.of_batch(ended=1, output_tokens=request.output)
 
     def report(self, now_s: float) -> VerifierReport:
         """As a real verifier tells the registry."""
@@ -202,6 +223,7 @@ class SimulatedVerifier:
             requests_waiting=len(waiting),
             requests_in_flight=self.requests,
             queued_tokens=sum(request.left for request in waiting),
+            queued_batch_tokens=sum(request.left for request in waiting if request.can_wait),
             kv_tokens=int(cost.kv_tokens),
             max_sequences=int(cost.max_sequences),
             kv_cache_usage=min(1.0, self._held_kv / cost.kv_tokens),

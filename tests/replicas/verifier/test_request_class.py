@@ -43,17 +43,23 @@ async def test_the_class_is_what_service_tier_says(
     assert answer.is_success
     params = ChatCompletionRequest(**recorded.body).to_sampling_params(16, {})
     assert class_told(params) == expected
+    told = recorded.headers.get(b"x-vllm-priority")
+    assert told == (b"1" if expected == BATCH else None)
     assert (DOMAIN in (params.extra_args or {})) == speculation
 
 
 async def test_no_client_chooses_it_otherwise(
     policy: FrontDoorPolicy, recorded: Any, client: Client
 ) -> None:
-    """`vllm_xargs` is the server's."""
+    """`vllm_xargs` is the server's, and so is the place in the queue."""
     for said in (BATCH, "mine"):
-        body = {**CHAT, "vllm_xargs": {CLASS: said}}
-        await client(FrontDoor(recorded, policy)).post("/v1/chat/completions", json=body)
+        body = {**CHAT, "vllm_xargs": {CLASS: said}, "priority": -5}
+        await client(FrontDoor(recorded, policy)).post(
+            "/v1/chat/completions", json=body, headers={"x-vllm-priority": "-5"}
+        )
         assert "vllm_xargs" not in recorded.body
+        assert "priority" not in recorded.body
+        assert b"x-vllm-priority" not in recorded.headers
 
 
 async def test_it_reaches_the_engine_by_every_route(

@@ -1,12 +1,18 @@
 """What an engine had to do and how well, counted for the autoscaler."""
 
+from dataclasses import replace
+
 import pytest
 
+from configs.request_class import BATCH
 from configs.schema import AutoscalingConfig
+from kvstore.registry import BatchCounts
 from replicas.verifier.request_log import RequestRecord
 from replicas.verifier.work_counts import WorkCounts
 
-TARGETS = AutoscalingConfig(max_verifiers=2, ttft_s=1.0, tpot_ms=100.0)
+TARGETS = AutoscalingConfig(
+    max_verifiers=2, ttft_s=1.0, tpot_ms=100.0, batch_ttft_s=5.0, batch_tpot_ms=200.0
+)
 
 
 def record(ttft_s: float | None, output: int = 11, prompt: int = 100, cached: int = 0):
@@ -17,12 +23,12 @@ def record(ttft_s: float | None, output: int = 11, prompt: int = 100, cached: in
 def test_busy_time_is_that_with_any_request_and_counted_once() -> None:
     """Two that overlap are one busy time; what runs now counts, too."""
     counts = WorkCounts()
-    counts.started(10.0)
-    counts.started(12.0)
+    counts.started(record(None), 10.0)
+    counts.started(record(None), 12.0)
     counts.ended(record(0.5), 3.0, 13.0)
     assert counts.told(14.0)["busy_s"] == pytest.approx(4.0)
     counts.ended(record(0.5), 3.0, 15.0)
-    counts.started(100.0)
+    counts.started(record(None), 100.0)
     assert counts.told(101.0)["busy_s"] == pytest.approx(6.0)
     assert counts.told(101.0)["requests_started"] == 3
 
@@ -50,7 +56,7 @@ def test_only_what_is_computed_is_prefilled() -> None:
 def test_on_time_is_what_meets_both_targets(ttft_s, duration_s, output, on_time) -> None:
     """The first token and the time per token after it."""
     counts = WorkCounts(TARGETS)
-    counts.started(0.0)
+    counts.started(record(None), 0.0)
     counts.ended(record(ttft_s, output), duration_s, duration_s)
     assert counts.told(10.0)["on_time"] == on_time
 
@@ -58,6 +64,37 @@ def test_on_time_is_what_meets_both_targets(ttft_s, duration_s, output, on_time)
 def test_without_targets_nothing_is_on_time() -> None:
     """Nobody asked."""
     counts = WorkCounts()
-    counts.started(0.0)
+    counts.started(record(None), 0.0)
     counts.ended(record(0.1), 0.2, 0.2)
     assert counts.told(1.0)["on_time"] == 0
+
+
+def test_requests_that_can_wait_have_counts_and_targets_of_their_own() -> None:
+    """They are part of all, and on time by what they are held to."""
+    counts = WorkCounts(TARGETS)
+    patient = replace(record(4.0, output=11, prompt=60, cached=10), request_class=BATCH)
+    for each in (patient, record(0.5, output=5)):
+        counts.started(each, 0.0)
+        counts.prefilled(each)
+        assert counts.told(0.0)["on_time"] == 0
+    counts.ended(patient, 6.0, 6.0)  # 200 ms a token
+    counts.ended(record(0.5, output=5), 0.9, 6.0)
+    told = counts.told(6.0)
+    assert told["on_time"] == told["requests_started"] == 2
+    assert told["batch"] == BatchCounts(
+        started=1,
+        prefilled=1,
+        prefilled_tokens=50,
+        prompt_squares=2500.0,
+        ended=1,
+        output_tokens=11,
+    )
+    counts.ended(replace(patient, ttft_s=5.1), 6.0, 6.0)
+    assert counts.told(6.0)["on_time"] == 2
+
+
+def test_without_any_that_can_wait_nothing_is_told_of_them() -> None:
+    """A report stays small."""
+    counts = WorkCounts(TARGETS)
+    counts.started(record(None), 0.0)
+    assert counts.told(1.0)["batch"] is None
