@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from cluster.arrivals import Arrivals
-from cluster.forecast import Demand, Work, spread_of
+from cluster.forecast import Demand, Work
+from cluster.queueing import spread_of
 from cluster.work_fit import WorkFit
 from kvstore.registry import BatchCounts, VerifierReport
 

@@ -32,6 +32,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
 
+from cluster.queueing import spread_of, wait_quantile_s
+
 Limit = Literal["ttft", "batch_ttft", "tpot", "utilization", "kv", "sequences", "nothing"]
 KV_USAGE: Final = 0.9
 """Part of the KV cache that may be planned with; beyond, vLLM preempts."""
@@ -195,36 +197,6 @@ class Need:
     prediction: Prediction
 
 
-def mean_wait_s(rate: float, service_s: float, spread: float = 1.0) -> float:
-    """Mean wait of an M/G/1 queue, seconds (Pollaczek-Khinchine); infinite from rho = 1 on."""
-    rho = rate * service_s
-    if rho >= 1.0:
-        return math.inf
-    return rho * service_s * (1.0 + spread) / (2.0 * (1.0 - rho))
-
-
-def wait_quantile_s(rate: float, service_s: float, part: float, spread: float = 1.0) -> float:
-    """The wait that `part` of the requests stay below, seconds: an exponential tail.
-
-    Exact for M/M/1, where `P(W > t) = rho exp(-t (1 - rho) / s)`.
-    """
-    rho = rate * service_s
-    return _wait_s(rho, service_s * (1.0 + spread) / 2.0, 1.0 - rho, part)
-
-
-def _wait_s(rho: float, left_s: float, room: float, part: float) -> float:
-    """The same, from what is left of a service that runs, and the room that others leave."""
-    if room <= 0.0:
-        return math.inf
-    busy = min(rho, 1.0)
-    return left_s / room * math.log(busy / (1.0 - part)) if busy > 1.0 - part else 0.0
-
-
-def spread_of(mean: float, square: float) -> float:
-    """c^2 of what has this mean, and this mean of its squares."""
-    return max(0.0, square / mean / mean - 1.0) if mean else 0.0
-
-
 def predict(work: Work, demand: Demand, verifiers: int, attainment: float = 0.95) -> Prediction:
     """What requests meet when `demand` is spread over so many verifiers."""
     rate = demand.rate / verifiers
@@ -245,7 +217,7 @@ def predict(work: Work, demand: Demand, verifiers: int, attainment: float = 0.95
         # A longer prompt than the mean takes longer itself, too.
         own_s = around_s + work.token_s * of.prompt * (1.0 + math.sqrt(of.spread))
         backlog_s = work.token_s * of.backlog / verifiers / (1.0 - used)
-        return own_s + _wait_s(rho, left_s, room, part) + backlog_s
+        return own_s + wait_quantile_s(rho, left_s, room, part) + backlog_s
 
     ttft_s, batch_ttft_s = first_token_s(demand, 1.0 - rho), 0.0
     urgent = demand.urgent

@@ -14,11 +14,10 @@ from cluster.forecast import (
     Targets,
     Work,
     broken,
-    mean_wait_s,
     predict,
     verifiers_needed,
-    wait_quantile_s,
 )
+from cluster.queueing import wait_quantile_s, wait_s
 
 WORK = Work(step_s=0.03, sequence_s=0.001, token_s=0.0003, kv_tokens=200_000, max_sequences=256)
 DEMAND = Demand(rate=5.5, prompt=1155, output=211, spread=1.0, context=1260)
@@ -32,20 +31,20 @@ MOST = 64
 )
 def test_a_queue_grows_as_the_theory_notes_say(utilization: float, services: float) -> None:
     """M/M/1: `W_q = rho / (mu (1 - rho))`, in service times."""
-    assert mean_wait_s(utilization, 1.0) == pytest.approx(services, rel=0.005)
+    assert utilization * wait_s(1.0, 1.0 - utilization) == pytest.approx(services, rel=0.005)
 
 
 @pytest.mark.parametrize("utilization", [0.3, 0.8, 0.95])
 def test_the_tail_of_the_wait_is_that_of_mm1(utilization: float) -> None:
     """Of the requests, 5 % wait longer than `P(W > t) = rho exp(-t (1 - rho))` says."""
-    wait_s = wait_quantile_s(utilization, 1.0, 0.95)
-    assert utilization * math.exp(-wait_s * (1 - utilization)) == pytest.approx(0.05, rel=1e-6)
+    waited_s = wait_quantile_s(utilization, 1.0, 1.0 - utilization, 0.95)
+    assert utilization * math.exp(-waited_s * (1 - utilization)) == pytest.approx(0.05, rel=1e-6)
 
 
 def test_a_full_queue_never_ends() -> None:
     """From a utilization of 1 on no wait is finite."""
-    assert math.isinf(mean_wait_s(1.0, 1.0))
-    assert math.isinf(wait_quantile_s(2.0, 0.5, 0.95))
+    assert math.isinf(wait_s(1.0, 0.0))
+    assert math.isinf(wait_quantile_s(1.0, 0.5, 0.0, 0.95))
     assert math.isinf(predict(WORK, DEMAND, 1).ttft_s)
 
 
