@@ -1,36 +1,30 @@
 """Several Ray nodes: where things run, what a node that leaves costs, and what a dead one."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import closed_loop
 import httpx
 import pytest
-from lines import MODEL, PORTS, Line, Lines, base_config
+from lines import PORTS, Line, Lines, base_config
 from listening import ports_of_process
 from ray_nodes import HEAD, RayNode, RayNodes
+from streams import ANSWER_S, SUBJECTS, TOKENS, Clients, said_by, story_of, until
 from tiny_models import make_tiny_llama
 
 from replicas.verifier.placement import Place, distance
 
 pytestmark = [pytest.mark.line, pytest.mark.long]
 
-POLL_S = 0.1
 LEAVE_S = 150.0
 """How long a node may take to leave, the start of a verifier elsewhere included."""
-ANSWER_S = 180.0
 SEEN_S = 1.0
 """After which HAProxy and the router have heard that a verifier is stopped."""
-TOKENS = 80
 ZONES = {"127.0.0.2": "east", "127.0.0.3": "east", "127.0.0.4": "west"}
 """Of the nodes beside the head."""
-SUBJECTS = ("a lamp", "a river", "two dogs", "the moon", "a train", "an old map")
 WEATHER = {
     "type": "function",
     "function": {
@@ -57,121 +51,6 @@ def config() -> dict[str, Any]:
     }
     sections["ports"] = {**PORTS, "host": "0.0.0.0"}
     return sections
-
-
-def story_of(subject: str, **changes: Any) -> dict[str, Any]:
-    """A request whose answer is always the same."""
-    return {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": f"Tell a story about {subject}."}],
-        "max_tokens": TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-        **changes,
-    }
-
-
-@dataclass
-class Stream:
-    """One streamed answer, as it comes."""
-
-    url: str
-    subject: str
-    verifier: str = ""
-    text: str = ""
-    finish: str | None = None
-    is_done: bool = False
-    """Whether the stream said that it is over."""
-    error: str = ""
-    sent_at_s: float = 0.0
-    ended_at_s: float = 0.0
-
-    def run(self) -> "Stream":
-        """Asks, and takes in what comes."""
-        self.sent_at_s = time.monotonic()
-        body = story_of(self.subject, stream=True)
-        try:
-            with httpx.stream("POST", self.url, json=body, timeout=ANSWER_S) as response:
-                self.verifier = verifier_of(response)
-                assert response.status_code == 200, response.read()
-                for line in response.iter_lines():
-                    self._take(line.removeprefix("data: "))
-        except Exception as error:  # what it is, a test looks at
-            self.error = repr(error)
-        self.ended_at_s = time.monotonic()
-        return self
-
-    def _take(self, event: str) -> None:
-        if event == "[DONE]":
-            self.is_done = True
-        elif event:
-            said = json.loads(event)
-            assert "error" not in said, said
-            for choice in said["choices"]:
-                self.text += choice["delta"].get("content") or ""
-                self.finish = choice["finish_reason"] or self.finish
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the answer came to its end."""
-        return self.is_done and self.finish == "length" and not self.error
-
-
-@dataclass
-class Clients:
-    """What asks the line."""
-
-    line: Line
-    streams: list[Stream] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"{self.line.url}/v1/chat/completions"
-
-    def stream(self, subject: str) -> Stream:
-        """A stream that is kept, not yet asked for."""
-        self.streams.append(Stream(self.url, subject))
-        return self.streams[-1]
-
-    def ask(self, body: dict[str, Any]) -> httpx.Response:
-        """A whole answer."""
-        return httpx.post(self.url, json=body, timeout=ANSWER_S)
-
-    @contextmanager
-    def streaming(self, clients: int) -> Iterator[None]:
-        """So many of them stream, one answer after another, until the block ends."""
-
-        def stream(number: int) -> None:
-            self.stream(SUBJECTS[number % len(SUBJECTS)]).run()
-
-        with closed_loop.asking(clients, stream):
-            yield
-
-
-def verifier_of(response: httpx.Response) -> str:
-    """Where the router first sent the request."""
-    return response.headers["x-paceline-route"].split(",")[0]
-
-
-def said_by(response: httpx.Response) -> list[Any]:
-    """What an answer says, without what is new each time: ids, and texts where they are drawn."""
-    assert response.status_code == 200, response.text
-    body = response.json()
-    said: list[Any] = [body["usage"]["completion_tokens"]]
-    for choice in body["choices"]:
-        calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
-        text = choice["message"]["content"] if len(body["choices"]) == 1 else ""
-        said.append((text, calls, choice["finish_reason"]))
-    return said
-
-
-def until(true: Callable[[], Any], within_s: float) -> Any:
-    """What `true` gives once it is true."""
-    deadline_s = time.monotonic() + within_s
-    while not (found := true()):
-        assert time.monotonic() < deadline_s
-        time.sleep(POLL_S)
-    return found
 
 
 @dataclass

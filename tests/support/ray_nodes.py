@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +68,11 @@ class RayNodes:
 
     Args:
         config: Of the cluster that will join, with this one's address and token.
+        head: Address of the head.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], head: str = HEAD) -> None:
+        self._gcs = f"{head}:{GCS_PORT}"
         self._base = Path("/tmp") / f"pl-{os.getpid()}-n"  # sockets have short paths
         self.folder = self._base / "r"
         for part in ("ray", "tmp"):
@@ -91,13 +94,23 @@ class RayNodes:
         return ray_token_file(self.folder)
 
     @staticmethod
-    def joined() -> dict[str, Any]:
+    def joined(head: str = HEAD) -> dict[str, Any]:
         """The section `ray` of a config that joins this cluster."""
         token = ray_token_file(Path("/tmp") / f"pl-{os.getpid()}-n" / "r")
-        return {"address": f"{HEAD}:{GCS_PORT}", "token": {"file": str(token)}}
+        return {"address": f"{head}:{GCS_PORT}", "token": {"file": str(token)}}
 
-    def start(self, name: str, address: str, cpus: int, zone: str = "") -> RayNode:
-        """Starts a node and returns when it has joined; the first one is the head."""
+    def start(
+        self, name: str, address: str, cpus: int, zone: str = "", before: Sequence[str] = ()
+    ) -> RayNode:
+        """Starts a node and returns when it has joined; the first one is the head.
+
+        Args:
+            name: Of its log.
+            address: Its own.
+            cpus: What Ray may use of it.
+            zone: Of availability.
+            before: Words before the command.
+        """
         run_id = uuid.uuid4().hex
         log = self.folder / f"{name}.log"
         options = [
@@ -113,7 +126,7 @@ class RayNodes:
         if zone:
             options.append(f"--labels=ray.io/availability-zone={zone}")
         if self.nodes:
-            options.append(f"--address={HEAD}:{GCS_PORT}")
+            options.append(f"--address={self._gcs}")
         else:
             options += [
                 "--head",
@@ -125,7 +138,8 @@ class RayNodes:
             ]
         # Of several addresses of one machine vLLM would take the same everywhere.
         environment = {**self._environment, RUN_ID_VARIABLE: run_id, "VLLM_HOST_IP": address}
-        process = spawn([str(BIN / "ray"), "start", "--block", *options], environment, log)
+        command = [*before, str(BIN / "ray"), "start", "--block", *options]
+        process = spawn(command, environment, log)
         node = RayNode(address, Run(run_id, frozenset((process.pid,))), process)
         self.nodes[name] = node
         deadline_s = time.monotonic() + START_S
@@ -142,7 +156,7 @@ class RayNodes:
     def drain(self, node: RayNode, within_s: float) -> None:
         """Tells Ray that a node leaves, as `cluster.leave` does on the node itself."""
         code = f"from cluster.leave import tell_ray; tell_ray({node.node_id()!r}, {within_s})"
-        environment = {**self._environment, "RAY_ADDRESS": f"{HEAD}:{GCS_PORT}"}
+        environment = {**self._environment, "RAY_ADDRESS": self._gcs}
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True
         )

@@ -11,26 +11,30 @@ from kvstore.redis_client import RedisSettings, connect_blocking
 
 
 class RedisServer:
-    """A real redis-server on loopback that a test may kill and start again.
+    """A real redis-server that a test may kill and start again.
 
     Args:
         folder: For its files.
         certificate: It talks TLS only, with this one; its key lies beside it as `.key`.
+        host: Address it listens on.
     """
 
-    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, certificate: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((host, 0))
             self.port = probe.getsockname()[1]
         scheme = "rediss" if certificate else "redis"
-        self.settings = RedisSettings(f"{scheme}://127.0.0.1:{self.port}", "a-password-for-tests")
+        self.settings = RedisSettings(f"{scheme}://{host}:{self.port}", "a-password-for-tests")
+        self._host = host
         self._certificate = certificate
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when it answers; what an earlier run held is gone."""
-        options = f"--bind 127.0.0.1 --requirepass {self.settings.password}"
+        options = f"--bind {self._host} --requirepass {self.settings.password}"
         if self._certificate is None:
             options += f" --port {self.port}"
         else:
