@@ -15,7 +15,7 @@ from ray.serve.llm import LLMConfig
 from cluster.autoscaling import neutral
 from cluster.environment import require_fast_path
 from cluster.models import resolve_source
-from cluster.placement import STRATEGY, selector
+from cluster.placement import STRATEGY, Labels, near_verifiers, selector
 from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
 from configs.schema import DraftWorkerConfig
 from replicas.draft.worker import DraftWorker, draft_worker_environment
@@ -52,11 +52,13 @@ def build_app(config: ClusterConfig | dict[str, Any]) -> Application:
     require_fast_path(config)
     if problems := check(config, gather_facts(config), "args", secrets=True):
         raise ConfigError(problems)
-    labels = selector(config.may_use_head, ray.nodes() if ray.is_initialized() else ())
+    nodes = ray.nodes() if ray.is_initialized() else []
+    labels = selector(config.may_use_head, nodes)
     verifiers = _build_direct_streaming_llm_deployment(llm_config(config, labels))
     split = config.drafting.split
     if split is not None and config.most_draft_workers:
-        verifiers = _with_draft_workers(verifiers, config, split.workers, labels)
+        near = near_verifiers(labels, config.hardware.gpu_type, split.workers.gpus > 0, nodes)
+        verifiers = _with_draft_workers(verifiers, config, split.workers, near)
     return _with_router(verifiers, config.router.explain)
 
 
@@ -64,9 +66,12 @@ def _with_draft_workers(
     verifiers: Application,
     config: ClusterConfig,
     workers: DraftWorkerConfig,
-    labels: dict[str, str],
+    near: list[Labels],
 ) -> Application:
     """Has Serve deploy draft workers with the verifiers, which find them by the registry."""
+    place: dict[str, Any] = {"label_selector": near[0]} if near[0] else {}
+    if near[1:]:
+        place["fallback_strategy"] = [{"label_selector": labels} for labels in near[1:]]
     drafters = serve.deployment(
         DraftWorker,
         **_number(config, workers.replicas, config.most_draft_workers),
@@ -77,7 +82,7 @@ def _with_draft_workers(
             "num_cpus": workers.cpus,
             "num_gpus": workers.gpus,
             "resources": workers.resources,
-            **({"label_selector": labels} if labels else {}),
+            **place,
             "runtime_env": {"env_vars": draft_worker_environment(config)},
         },
     )

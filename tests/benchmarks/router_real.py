@@ -1,7 +1,8 @@
 """Part (d) of the router's benchmark: real conversations over two verifiers of this machine.
 
-Two clusters that differ in the router's policy run side by side, and are asked in turns; the
-one that is not asked is idle. `least_loaded` takes turns while nobody is busy, as round robin.
+Two clusters that differ in the router's policy, and Ray Serve LLM with its own prefix router, run
+side by side and are asked in turns; those that are not asked are idle. `least_loaded` takes turns
+while nobody is busy, as round robin.
 """
 
 import random
@@ -14,11 +15,13 @@ from typing import Any
 import openai
 from clusters import moved, running
 from harness import Bench, Comparison, Metric, console
+from ray_llm import running_ray_llm
 
 from configs import ClusterConfig, load_config
 from configs.schema import DraftingConfig
 
 AWARE, LOADED, AGAIN = "prefix_aware", "least_loaded", "least_loaded again"
+RAY = "Ray's PrefixCacheAffinityRouter"
 TTFT = Metric("median TTFT", "ms", higher_is_better=False)
 P99 = Metric("P99 TTFT", "ms", higher_is_better=False)
 CACHED = Metric("cached", "0-1", higher_is_better=True)
@@ -36,9 +39,10 @@ def bench_config(policy: str, place: int) -> ClusterConfig:
 def real(quick: bool) -> None:
     """Starts both, asks both, prints the table."""
     configs = {AWARE: bench_config(AWARE, 0), LOADED: bench_config(LOADED, 1)}
-    with running(configs) as clusters:
+    theirs = bench_config(LOADED, 2)
+    with running(configs) as clusters, running_ray_llm(theirs) as ray_url:
         urls = {name: cluster.url for name, cluster in clusters.items()}
-        urls[AGAIN] = urls[LOADED]
+        urls |= {AGAIN: urls[LOADED], RAY: ray_url}
         model = configs[AWARE].model.name
         for url in urls.values():  # The router loads its tokenizer.
             talks(url, model, seed=-1, count=2, turns=1)
@@ -50,7 +54,12 @@ def real(quick: bool) -> None:
 
         bench = Bench("router-real", list(urls), ["conversations"], [TTFT, P99, CACHED])
         bench.run(measure, 1 if quick else 5)
-        bench.finish([Comparison(AWARE, LOADED, AGAIN, TTFT, 0.8)])
+        bench.finish(
+            [
+                Comparison(AWARE, base, AGAIN, TTFT, target, aa_base=LOADED)
+                for base, target in ((LOADED, 0.8), (RAY, 1.0))
+            ]
+        )
 
 
 def talks(url: str, model: str, seed: int, count: int, turns: int) -> dict[str, float]:
