@@ -77,6 +77,7 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
         at_s: When this was so (the verifier's wall clock).
         fetch: What fetching shared blocks costs; None where it shares none, or does not know.
         waiting: Of the requests in flight, those without a first token.
+        queued_batch_tokens: Of the queued tokens those of requests that can wait.
     """
 
     in_flight: Count
@@ -88,6 +89,7 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     at_s: Seconds
     fetch: FetchCosts | None = None
     waiting: Count = 0
+    queued_batch_tokens: Count = 0
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True):

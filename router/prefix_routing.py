@@ -246,12 +246,14 @@ class PrefixRouting:
         # A plain replica never reports; its picks count for a few seconds.
         polled_at_s = float(stats.get("at_s", now_s - UNREPORTED_PICK_S))
         if report is not None and report.at_s >= polled_at_s:
+            # What can wait is behind those who can't.
+            behind = 0 if reading.request_class == BATCH else report.queued_batch_tokens
             load = self.ledger.load(
                 name,
                 report.in_flight,
                 report.at_s,
                 now_s,
-                queued_tokens=report.queued_tokens,
+                queued_tokens=max(0, report.queued_tokens - behind),
                 waiting=report.waiting,
             )
         else:

@@ -210,6 +210,7 @@ class VerifierTelemetry:
             at_s=time.time(),
             fetch=_fetch_costs(self._sharing),
             waiting=self._prefill.waiting,
+            queued_batch_tokens=self._prefill.queued_batch_tokens,
         )
 
     def report(self) -> VerifierReport:

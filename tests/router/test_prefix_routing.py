@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tiny_models import make_tiny_llama
 
 from kvstore.fingerprint import weights_fingerprint
 from kvstore.hashing import root_hash
 from kvstore.keys import cache_salt, parse_keys, sharing_domain
+from kvstore.kv_messages import LoadReport
 from router.prefix_routing import PrefixRouting
 from router.routing_settings import PrefixSettings
 from router.tenants import Tenants, TenantSettings
@@ -95,6 +97,18 @@ async def test_what_cannot_be_known_has_a_reason(
     reading = await routing.read(request_body, "")
     assert reading.reason == reason
     assert routing.decide(reading, TWO, time.time()).ranking.replica_ids
+
+
+@pytest.mark.parametrize(("tier", "best"), [("auto", "v"), ("flex", "w")])
+async def test_prompts_that_can_wait_are_ahead_of_their_like_only(
+    routing: PrefixRouting, monkeypatch: pytest.MonkeyPatch, tier: str, best: str
+) -> None:
+    """The longer queue is the shorter one for those who go first."""
+    told = LoadReport(3, 9000, 0.01, 0.001, 0, 0, at_s=1.0, queued_batch_tokens=9000)
+    less = msgspec.structs.replace(told, queued_tokens=2000, queued_batch_tokens=0)
+    monkeypatch.setattr(routing, "_report", {"v": told, "w": less}.get)
+    reading = await routing.read(body("hi") | {"service_tier": tier}, "")
+    assert routing.decide(reading, TWO, 2.0).ranking.replica_ids[0] == best
 
 
 async def test_nobody_is_an_answer(routing: PrefixRouting) -> None:
