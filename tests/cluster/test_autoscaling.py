@@ -11,6 +11,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.autoscaling_policy import _apply_app_level_autoscaling_config
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from simulated_fleet import report_of
+from waiting import until
 
 import cluster.autoscaling
 from cluster.autoscaling import RegistryThread, ScalingPolicy, application_policy, neutral
@@ -90,15 +91,6 @@ def asked(policy, target: int, running: tuple[str, ...], workers: int = 0) -> di
     }
     decisions, _ = policy(contexts)
     return decisions
-
-
-def until(true: Callable[[], Any]) -> Any:
-    """What `true` gives once it is true."""
-    deadline_s = time.monotonic() + WITHIN_S
-    while not (found := true()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return found
 
 
 async def test_what_is_reported_is_decided_and_told(policy, config) -> None:

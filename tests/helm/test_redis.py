@@ -1,7 +1,6 @@
 """The chart's Redis starts with what is rendered, and keeps what it holds."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from chart import CHART, Object, one
+from listening import free_port
 from missing import missing
 
 PASSWORD = "a-password-for-tests"
@@ -60,13 +60,6 @@ def started(objects: list[Object], folder: Path, port: int) -> Iterator[redis.Re
         client.close()
         process.terminate()
         process.wait(30)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_redis_starts_as_rendered_and_keeps_its_data(

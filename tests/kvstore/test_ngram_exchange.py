@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fault_proxy import FaultProxy
 from redis_server import RedisServer
+from waiting import until
 
 from kvstore.errors import InvalidRecord
 from kvstore.ngram_exchange import ExchangeSettings, NgramExchange
@@ -85,15 +86,6 @@ def start() -> Iterator[Callable[..., Worker]]:
             return worker
 
         yield start_one
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that has to happen soon."""
-    for _ in range(3_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 def batch(origin: str, number: int, *texts: list[int], **changes: Any) -> TextBatch:

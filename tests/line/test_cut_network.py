@@ -16,7 +16,8 @@ import pytest
 from lines import PORTS, Line, Lines, base_config
 from ray_nodes import RayNodes
 from redis_server import RedisServer
-from streams import ANSWER_S, SUBJECTS, Clients, said_by, story_of, until, verifier_of
+from streams import ANSWER_S, SUBJECTS, Clients, said_by, story_of, verifier_of
+from waiting import until
 from wires import HERE, Wires, need_namespaces
 
 pytestmark = [pytest.mark.line, pytest.mark.long]

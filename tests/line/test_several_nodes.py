@@ -12,8 +12,9 @@ import pytest
 from lines import PORTS, Line, Lines, base_config
 from listening import ports_of_process
 from ray_nodes import HEAD, RayNode, RayNodes
-from streams import ANSWER_S, SUBJECTS, TOKENS, Clients, said_by, story_of, until
+from streams import ANSWER_S, SUBJECTS, TOKENS, Clients, said_by, story_of
 from tiny_models import make_tiny_llama
+from waiting import until
 
 from replicas.verifier.placement import Place, distance
 

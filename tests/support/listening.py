@@ -1,5 +1,6 @@
-"""Which ports processes listen on."""
+"""Which ports processes listen on, and one on which nobody does."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,3 +26,10 @@ def ports_of_process(pid: int, first: int, last: int) -> Iterator[int]:
 def _listened(connection: Any, first: int, last: int) -> Iterator[int]:
     if connection.status == psutil.CONN_LISTEN and first <= connection.laddr.port <= last:
         yield connection.laddr.port
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """One on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

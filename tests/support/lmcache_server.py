@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from listening import free_port
 from redis_server import RedisServer
 
 from configs import parse_config
@@ -139,9 +139,3 @@ class LmcacheServer:
         """What a tier says of itself."""
         url = f"http://127.0.0.1:{self.http_port}/status"
         return next(tier for tier in read_tiers(url) if tier.kind == kind)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from listening import free_port
 
 from cluster.environment import haproxy_folder, local_environment, ray_token_file
 from cluster.leave import node_of, replicas
@@ -174,10 +174,3 @@ class RayNodes:
             node.process.wait(START_S)
         for folder in (haproxy_folder(self.folder), self._base):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HEAD, 0))
-        return int(probe.getsockname()[1])

@@ -1,11 +1,11 @@
 """A real redis-server for tests."""
 
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis
+from listening import free_port
 
 from kvstore.redis_client import RedisSettings, connect_blocking
 
@@ -22,9 +22,7 @@ class RedisServer:
     def __init__(
         self, folder: Path, certificate: Path | None = None, host: str = "127.0.0.1"
     ) -> None:
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port(host)
         scheme = "rediss" if certificate else "redis"
         self.settings = RedisSettings(f"{scheme}://{host}:{self.port}", "a-password-for-tests")
         self._host = host

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -121,12 +121,3 @@ def said_by(response: httpx.Response) -> list[Any]:
         text = choice["message"]["content"] if len(body["choices"]) == 1 else ""
         said.append((text, calls, choice["finish_reason"]))
     return said
-
-
-def until(true: Callable[[], Any], within_s: float) -> Any:
-    """What `true` gives once it is true."""
-    deadline_s = time.monotonic() + within_s
-    while not (found := true()):
-        assert time.monotonic() < deadline_s
-        time.sleep(POLL_S)
-    return found

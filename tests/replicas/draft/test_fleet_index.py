@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zmq
 from redis_server import RedisServer
+from waiting import until
 
 from configs.schema import ClusterConfig
 from kvstore.corpora import EVERYBODY, add_corpus, remove_corpus
@@ -51,15 +52,6 @@ def config(**ngram: object) -> ClusterConfig:
 
 def tokens(*ids: int) -> Tokens:
     return np.array(ids, dtype=np.int32)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that has to happen soon."""
-    for _ in range(1_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 class Worker:

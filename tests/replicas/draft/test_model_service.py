@@ -1,12 +1,13 @@
 """A draft worker with a model: answers when the drafts are there, and nobody waits for another."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from counting_engine import CountingEngine
+from waiting import until
 
 from replicas.draft.drafters import PromptLookup
 from replicas.draft.running_ahead import RunningAhead
@@ -63,14 +64,6 @@ def stack() -> Iterator[ExitStack]:
 
 def tokens(*values: int) -> Tokens:
     return np.array(values, dtype=np.int32)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that has to happen."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_a_verifier_gets_what_the_model_says_as_soon_as_it_is_there(stack: ExitStack) -> None:

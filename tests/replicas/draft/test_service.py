@@ -1,13 +1,14 @@
 """A draft worker's socket, asked by real ones: right answers, and nobody harms another."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 import pytest
 import zmq
+from waiting import until
 
 from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.draft.answering import MAX_ANSWER_TOKENS
@@ -87,15 +88,6 @@ def drafts(answer: DraftBatch) -> dict[int, tuple[int, list[int], str]]:
         )
         for draft in answer.drafts
     }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that has to happen soon."""
-    for _ in range(1_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 @pytest.fixture

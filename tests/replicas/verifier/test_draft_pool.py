@@ -1,13 +1,14 @@
 """Whatever a draft worker does, the pool goes on, and says what it saw."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scripted_worker import DRAFT_TOKENS, Script, ScriptedWorker
+from waiting import until
 
 from kvstore.signed_frames import MAX_MESSAGE_BYTES
 from replicas.messages import (
@@ -80,15 +81,6 @@ def drafted(pool: DraftPool, session: int, length: int, wanted: int = 4) -> list
     return None if draft is None else draft.tokens.tolist()
 
 
-def eventually(true: Callable[[], bool]) -> None:
-    """Returns when it is so."""
-    for _ in range(1000):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never became true")
-
-
 def test_a_session_is_told_once_and_drafted_each_step(setting: Setting) -> None:
     """Its context goes over once, after that what was appended; the draft says who made it."""
     worker = setting.worker()
@@ -100,7 +92,7 @@ def test_a_session_is_told_once_and_drafted_each_step(setting: Setting) -> None:
         assert draft is not None
         assert draft.tokens.tolist() == list(range(length, length + 4))
         assert draft.source == "worker:prompt_lookup"
-    eventually(lambda: len(worker.asked) == 3)
+    until(lambda: len(worker.asked) == 3)
     told = [(ask.base, len(ask.appended) // 4) for batch in worker.asked for ask in batch.asks]
     assert told == [(0, 3), (3, 2), (5, 1)]
     assert setting.pool.states() == {"w0": "closed"}
@@ -293,7 +285,7 @@ def test_an_answer_about_a_session_that_is_over_is_no_lie(setting: Setting) -> N
     setting.pool.update([address(worker)])
     setting.step(1, deadline_s=0)
     setting.pool.exchange({}, [1, 99], 0)
-    eventually(lambda: len(worker.asked) == 2)
+    until(lambda: len(worker.asked) == 2)
     assert worker.asked[1].forget == [1]
     worker.holding = False
 
@@ -301,7 +293,7 @@ def test_an_answer_about_a_session_that_is_over_is_no_lie(setting: Setting) -> N
         setting.pool.exchange({}, (), 0)
         return setting.pool.stats.answers == 2
 
-    eventually(answered)
+    until(answered)
     assert setting.pool.states() == {"w0": "closed"}
     assert drafted(setting.pool, 1, 3) is None
 
