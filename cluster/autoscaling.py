@@ -21,8 +21,9 @@ from cluster.scaling_metrics import ScalingMetrics
 from configs.schema import ClusterConfig
 from kvstore.errors import StoreError
 from kvstore.redis_client import RedisSettings, redis_settings
-from kvstore.registry import Listing, VerifierReport, read_live
+from kvstore.registry import Listing, read_live
 from kvstore.scaling_report import ScalingReport, read_scaling, write_scaling
+from kvstore.verifier_report import VerifierReport
 
 logger = logging.getLogger("ray.serve").getChild("paceline")
 """Below Serve's own, so that its lines are in the controller's log."""

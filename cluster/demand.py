@@ -16,7 +16,7 @@ from cluster.arrivals import Arrivals
 from cluster.forecast import Demand, Work
 from cluster.queueing import spread_of
 from cluster.work_fit import WorkFit
-from kvstore.registry import BatchCounts, VerifierReport
+from kvstore.verifier_report import BatchCounts, VerifierReport
 
 LEAST_REQUESTS: Final = 5
 """Ended ones before anything is said of requests."""

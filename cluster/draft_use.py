@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from cluster.draft_scaling import DraftUse
-from kvstore.registry import DraftWorkerReport, VerifierReport
+from kvstore.draft_report import DraftWorkerReport
+from kvstore.verifier_report import VerifierReport
 from replicas.verifier.governor import STOP_ALL
 from replicas.verifier.proposer import LOCAL
 

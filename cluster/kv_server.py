@@ -22,10 +22,11 @@ from typing import Final
 from configs import parse_config
 from configs.schema import ClusterConfig
 from kvstore.errors import StoreUnavailable
-from kvstore.kv_reports import TierReport
+from kvstore.heartbeat import Heartbeat
+from kvstore.kv_reports import KvServerReport, TierReport
 from kvstore.lmcache_command import LOOPBACK, QUIET, lmcache_command
 from kvstore.redis_client import redis_settings
-from kvstore.registry import Heartbeat, KvServerReport, Registry
+from kvstore.registry import Registry
 from replicas.verifier.tier_watch import read_tiers
 
 logger = logging.getLogger(__name__)

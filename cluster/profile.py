@@ -19,8 +19,10 @@ from cluster.chat import Conversation
 from cluster.errors import NoProfile
 from cluster.local import LocalCluster
 from cluster.planner import DraftModel, Profile
+from kvstore.draft_report import DraftWorkerReport
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftWorkerReport, VerifierReport, read_live
+from kvstore.registry import read_live
+from kvstore.verifier_report import VerifierReport
 from replicas.verifier.step_cost import StepCost
 
 LEAST_SAMPLES = 200

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from cluster.scaling_words import scaling_words
 from cluster.status import DraftWorkerStatus, NodeStatus, Snapshot, VerifierStatus
-from kvstore.kv_reports import SharingReport
-from kvstore.registry import DraftModelReport, GovernorReport, KvServerReport, NgramReport
+from kvstore.draft_report import DraftModelReport, NgramReport
+from kvstore.kv_reports import KvServerReport, SharingReport
+from kvstore.verifier_report import GovernorReport
 
 
 def snapshot(seen: Snapshot) -> RenderableType:

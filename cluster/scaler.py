@@ -20,8 +20,9 @@ from cluster.scaling import MARGIN, Bounds, Memory, Step, Wanted, step
 from cluster.starts import StartTimes
 from configs.request_class import BATCH, INTERACTIVE
 from configs.schema import AutoscalingConfig, ClusterConfig
-from kvstore.registry import DraftWorkerReport, VerifierReport
+from kvstore.draft_report import DraftWorkerReport
 from kvstore.scaling_report import PoolReport, ScalingReport
+from kvstore.verifier_report import VerifierReport
 
 
 @dataclass(frozen=True)

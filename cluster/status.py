@@ -11,16 +11,13 @@ from typing import Any
 
 from cluster.local import LocalCluster
 from cluster.state import RunState
+from kvstore.draft_report import DraftWorkerReport
 from kvstore.errors import StoreUnavailable
+from kvstore.kv_reports import KvServerReport
 from kvstore.redis_client import redis_settings
-from kvstore.registry import (
-    DraftWorkerReport,
-    KvServerReport,
-    Listing,
-    VerifierReport,
-    read_live,
-)
+from kvstore.registry import Listing, read_live
 from kvstore.scaling_report import ScalingReport, read_scaling
+from kvstore.verifier_report import VerifierReport
 
 RATE_WINDOW_S = 1.2
 

@@ -8,10 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-Word = Annotated[str, Meta(max_length=32)]
-Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0)]
-Counts = Annotated[dict[Word, Count], Meta(max_length=16)]
+from kvstore.report_types import PROTOCOL, Count, Counts, Seconds, Text, Word
 
 
 class TierReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,3 +64,24 @@ class SharingReport(msgspec.Struct, frozen=True, kw_only=True):
     compute: CostLine | None = None
     load: CostLine | None = None
     tiers: Annotated[dict[Word, CostLine], Meta(max_length=8)] = {}
+
+
+class KvServerReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="kv"):
+    """What is said of one node's LMCache server. Counts run since the server's start.
+
+    Attributes:
+        pid: Of the server; 0 while there is none.
+        is_healthy: Whether it answers.
+        starts: How often it was started; more than one means that it was lost.
+        tiers: Behind its memory.
+    """
+
+    worker_id: Text
+    node_ip: Text
+    pid: Count
+    is_healthy: bool
+    starts: Count
+    tiers: Annotated[list[TierReport], Meta(max_length=8)]
+    started_at_s: Seconds
+    reported_at_s: Seconds
+    protocol: int = PROTOCOL

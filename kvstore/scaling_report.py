@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from kvstore.redis_client import RedisSettings, connect_blocking, store_errors
-from kvstore.registry import Count, Ratio, Seconds, Text, Word
+from kvstore.report_types import Count, Ratio, Seconds, Text, Word
 
 MAX_BYTES: Final = 16 * 1024
 KEPT_S: Final = 3600

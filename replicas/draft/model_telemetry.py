@@ -2,7 +2,7 @@
 
 from ray.serve.metrics import Gauge
 
-from kvstore.registry import DraftModelReport
+from kvstore.draft_report import DraftModelReport
 from kvstore.total_counter import TotalCounter
 from replicas.draft.running_ahead import ModelStats
 

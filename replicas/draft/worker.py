@@ -16,9 +16,11 @@ from ray import serve
 from configs.model_folder import read_model
 from configs.schema import ClusterConfig, SplitDrafting
 from kvstore.cluster_token import cluster_token
+from kvstore.draft_report import DraftModelReport, DraftWorkerReport, NgramReport
 from kvstore.fingerprint import tokenizer_fingerprint
+from kvstore.heartbeat import Heartbeat
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftModelReport, DraftWorkerReport, Heartbeat, NgramReport, Registry
+from kvstore.registry import Registry
 from replicas.draft.drafters import make_drafters
 from replicas.draft.fleet_index import FleetIndex, FleetSettings, FleetStats
 from replicas.draft.listening import advertised_host

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from kvstore.registry import GovernorReport, StepCostReport
+from kvstore.verifier_report import GovernorReport, StepCostReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
 from replicas.verifier.confidence import Confidences
 from replicas.verifier.draft_books import LengthBooks, WaitMean

@@ -7,7 +7,7 @@ import msgspec
 
 from configs.schema import ClusterConfig
 from kvstore.cluster_token import cluster_token
-from kvstore.registry import SourceCounts
+from kvstore.verifier_report import SourceCounts
 from replicas.messages import Codec
 from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
 from replicas.verifier.draft_pool import DraftPool, WorkerAddress

@@ -5,7 +5,7 @@ It crosses a process boundary as JSON types; counts run since the engine's start
 
 import msgspec
 
-from kvstore.registry import GovernorReport, SourceCounts
+from kvstore.verifier_report import GovernorReport, SourceCounts
 
 
 class DraftingState(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,10 +21,11 @@ from starlette.requests import Request
 from configs.schema import ClusterConfig
 from configs.secrets import read_secret
 from kvstore.fingerprint import tokenizer_fingerprint
+from kvstore.heartbeat import Heartbeat
 from kvstore.keys import parse_keys
 from kvstore.kv_identity import adapter_fingerprints, kv_format, source_fingerprint
 from kvstore.redis_client import redis_settings
-from kvstore.registry import Heartbeat, Registry
+from kvstore.registry import Registry
 from replicas.errors import WeightsChanged
 from replicas.verifier.block_telling import BlockTelling, tells_blocks
 from replicas.verifier.drafting_link import DraftingLink

@@ -20,7 +20,7 @@ from configs.request_class import BATCH
 from configs.schema import AutoscalingConfig
 from kvstore.kv_messages import FetchCosts, LoadReport
 from kvstore.kv_reports import SharingReport
-from kvstore.registry import VerifierReport
+from kvstore.verifier_report import VerifierReport
 from replicas.verifier.drafting_metrics import DraftingMetrics
 from replicas.verifier.drafting_state import DraftingState
 from replicas.verifier.kv_state import SHARING

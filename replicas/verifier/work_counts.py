@@ -5,7 +5,7 @@ from typing import Any
 
 from configs.request_class import BATCH
 from configs.schema import AutoscalingConfig
-from kvstore.registry import BatchCounts
+from kvstore.verifier_report import BatchCounts
 from replicas.verifier.request_log import RequestRecord
 
 

@@ -26,7 +26,8 @@ from configs.schema import (
     SplitDrafting,
 )
 from kvstore.redis_client import redis_settings
-from kvstore.registry import VerifierReport, read_live
+from kvstore.registry import read_live
+from kvstore.verifier_report import VerifierReport
 
 NONE, NGRAM, SPLIT = "no speculation", "vllm ngram", "split"
 AGAIN = {NONE: "no speculation again", NGRAM: "vllm ngram again"}

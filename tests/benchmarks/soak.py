@@ -26,7 +26,8 @@ from cluster.processes import RUN_ID_VARIABLE
 from configs import ClusterConfig, load_config
 from configs.schema import DraftingConfig, DraftWorkerConfig, SplitDrafting
 from kvstore.redis_client import redis_settings
-from kvstore.registry import VerifierReport, read_live
+from kvstore.registry import read_live
+from kvstore.verifier_report import VerifierReport
 
 COPY = "Copy this list word for word, number {n}: " + ", ".join(
     f"item {number} weighs {number * 7} grams" for number in range(12)

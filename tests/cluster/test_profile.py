@@ -11,7 +11,7 @@ from cluster import plan_words, render
 from cluster.errors import NoProfile
 from cluster.planner import DraftModel, plan
 from cluster.profile import LEAST_SAMPLES, load, profile_file, profile_of, save
-from kvstore.registry import GovernorReport, StepCostReport, VerifierReport
+from kvstore.verifier_report import GovernorReport, StepCostReport, VerifierReport
 
 
 def governor(samples: int, row_s: float = 0.002, **changes: object) -> GovernorReport:

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis_server import RedisServer
 
-from kvstore.registry import DraftWorkerReport, Registry, VerifierReport
+from kvstore.draft_report import DraftWorkerReport
+from kvstore.registry import Registry
+from kvstore.verifier_report import VerifierReport
 
 
 @pytest.fixture

@@ -12,18 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis_server import RedisServer
 
+from kvstore.draft_report import DraftWorkerReport
 from kvstore.errors import InvalidReport, StoreUnavailable
-from kvstore.registry import (
-    MAX_REPORT_BYTES,
-    MAX_WORKERS,
-    DraftWorkerReport,
-    Heartbeat,
-    Registry,
-    SourceCounts,
-    VerifierReport,
-    _checked,
-    read_live,
-)
+from kvstore.heartbeat import Heartbeat
+from kvstore.registry import MAX_REPORT_BYTES, MAX_WORKERS, Registry, _checked, read_live
+from kvstore.verifier_report import SourceCounts, VerifierReport
 
 Make = Callable[..., VerifierReport]
 MakeDraft = Callable[..., DraftWorkerReport]

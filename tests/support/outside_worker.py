@@ -20,8 +20,10 @@ import numpy as np
 from cluster.models import resolve_source
 from configs import load_config
 from kvstore.cluster_token import cluster_token
+from kvstore.draft_report import DraftWorkerReport
+from kvstore.heartbeat import Heartbeat
 from kvstore.redis_client import redis_settings
-from kvstore.registry import DraftWorkerReport, Heartbeat, Registry
+from kvstore.registry import Registry
 from replicas.draft.drafters import make_drafters
 from replicas.draft.service import DraftService
 from replicas.draft.worker import fingerprint_of, report_of, service_settings

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from cluster.forecast import Work
-from kvstore.registry import BatchCounts, VerifierReport
+from kvstore.verifier_report import BatchCounts, VerifierReport
 
 CHUNK_TOKENS = 2048
 ENGINE = Work(0.030, 0.001, 0.0003, kv_tokens=200_000, max_sequences=256)

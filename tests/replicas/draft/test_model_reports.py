@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kvstore.registry import DraftModelReport
+from kvstore.draft_report import DraftModelReport
 from replicas.draft.model_telemetry import ModelReporter
 from replicas.draft.pace import Pace
 from replicas.draft.running_ahead import ModelStats

@@ -6,7 +6,7 @@ import pytest
 
 from configs.request_class import BATCH
 from configs.schema import AutoscalingConfig
-from kvstore.registry import BatchCounts
+from kvstore.verifier_report import BatchCounts
 from replicas.verifier.request_log import RequestRecord
 from replicas.verifier.work_counts import WorkCounts
 
