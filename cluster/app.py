@@ -17,7 +17,7 @@ from cluster.environment import require_fast_path
 from cluster.models import resolve_source
 from cluster.placement import STRATEGY, Labels, near_verifiers, selector
 from configs import ClusterConfig, ConfigError, check, gather_facts, parse_config
-from configs.schema import DraftWorkerConfig
+from configs.sections.drafting import DraftWorkerConfig
 from replicas.draft.worker import DraftWorker, draft_worker_environment
 from replicas.verifier.engine_options import engine_args, verifier_environment
 from router.ingress import IngressRouter

@@ -27,7 +27,8 @@ from configs.checks import check as check_config
 from configs.errors import ConfigError
 from configs.facts import gather_facts
 from configs.load import load_config
-from configs.schema import ClusterConfig, FoldersConfig
+from configs.schema import ClusterConfig
+from configs.sections.places import FoldersConfig
 from kvstore.errors import StoreError
 from replicas.errors import ReplicaError
 

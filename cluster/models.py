@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from cluster.convert_gguf import convert_gguf
 from cluster.errors import ModelError
 from configs.model_folder import locate
-from configs.schema import FoldersConfig
+from configs.sections.places import FoldersConfig
 from kvstore.fingerprint import weights_fingerprint
 
 Report = Callable[[str], None]

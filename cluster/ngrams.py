@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 
 from cluster.errors import ClusterError
 from cluster.models import resolve_source
-from configs.schema import ClusterConfig, NgramConfig
+from configs.schema import ClusterConfig
 from configs.secrets import read_secret
+from configs.sections.drafting import NgramConfig
 from kvstore import corpora
 from kvstore.fingerprint import tokenizer_fingerprint
 from kvstore.keys import NO_TENANT, parse_keys, sharing_domain

@@ -19,7 +19,8 @@ from cluster.forecast import Demand, Limit, Need, Targets, Work, verifiers_neede
 from cluster.scaling import MARGIN, Bounds, Memory, Step, Wanted, step
 from cluster.starts import StartTimes
 from configs.request_class import BATCH, INTERACTIVE
-from configs.schema import AutoscalingConfig, ClusterConfig
+from configs.schema import ClusterConfig
+from configs.sections.scaling import AutoscalingConfig
 from kvstore.draft_report import DraftWorkerReport
 from kvstore.scaling_report import PoolReport, ScalingReport
 from kvstore.verifier_report import VerifierReport

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from configs.schema import PATTERN_WORDS, ClusterConfig, Section, section_of
+from configs.schema import ClusterConfig
+from configs.sections.values import PATTERN_WORDS, Section, section_of
 
 REQUIRED = "required"
 WORDS = {
@@ -54,7 +55,7 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "One YAML file describes one cluster. Every key, its type, its default and what it is for;",
-        "made from `configs/schema.py` by `python -m configs.describe`. A list is marked `[]`.",
+        "made from `configs/sections` by `python -m configs.describe`. A list is marked `[]`.",
         "Relative paths start at the file's own folder, and `~` is the home folder. Which values",
         "do not go together is said by `paceline check`.",
     ]

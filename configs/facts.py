@@ -10,8 +10,9 @@ from pathlib import Path
 
 from configs.errors import SecretError
 from configs.model_folder import ModelFacts, locate, read_model
-from configs.schema import ClusterConfig, SecretRef
+from configs.schema import ClusterConfig
 from configs.secrets import read_secret
+from configs.sections.values import SecretRef
 from configs.vllm_arguments import vllm_arguments
 from configs.vocabulary import vocabulary_fingerprint
 

@@ -9,7 +9,9 @@ import math
 from configs.facts import Facts
 from configs.hardware import GPU_TYPES
 from configs.model_folder import Architecture, ModelFacts
-from configs.schema import ClusterConfig, DraftModelConfig, Dtype, KvCacheDtype, ModelConfig
+from configs.schema import ClusterConfig
+from configs.sections.drafting import DraftModelConfig
+from configs.sections.verifiers import Dtype, KvCacheDtype, ModelConfig
 
 GIB = 1 << 30
 DEFAULT_CPU_KV_GIB = 1.0

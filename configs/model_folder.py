@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from configs.schema import ModelShape
+from configs.sections.verifiers import ModelShape
 
 HEAD_KEYS = ("num_attention_heads", "n_head")
 KV_HEAD_KEYS = (

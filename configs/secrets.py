@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from configs.errors import SecretError
-from configs.schema import SecretRef
+from configs.sections.values import SecretRef
 
 
 def read_secret(ref: SecretRef) -> str:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from configs.errors import ConfigProblem
-from configs.schema import PATTERN_WORDS, ClusterConfig, Section, section_of
+from configs.schema import ClusterConfig
+from configs.sections.values import PATTERN_WORDS, Section, section_of
 
 Place = tuple[int | str, ...]
 

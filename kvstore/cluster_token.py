@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from configs.errors import SecretError
-from configs.schema import ClusterConfig, SecretRef
+from configs.schema import ClusterConfig
 from configs.secrets import read_secret
+from configs.sections.values import SecretRef
 from kvstore.errors import NoClusterToken
 
 MIN_TOKEN_BYTES: Final = 16

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from configs.schema import ClusterConfig, KvTier
+from configs.schema import ClusterConfig
+from configs.sections.kv import KvTier
 from kvstore.block_stores import BlockStore, DiskStore, RedisStore
 from kvstore.cluster_token import cluster_token
 from kvstore.errors import StoreUnavailable

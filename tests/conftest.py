@@ -14,7 +14,7 @@ from tiny_models import make_random_lora
 
 from cluster.errors import ModelError
 from cluster.models import ensure_model
-from configs.schema import FoldersConfig
+from configs.sections.places import FoldersConfig
 
 NGRAM = {"max_length": 4, "colocated": {"method": "ngram"}}
 SPLIT = {"max_length": 4, "split": {"workers": {"replicas": 1, "cpus": 0}}}

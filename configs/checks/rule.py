@@ -7,7 +7,9 @@ from typing import NamedTuple
 from configs.facts import Facts
 from configs.footprint import architecture_of
 from configs.model_folder import Architecture, ModelFacts
-from configs.schema import ClusterConfig, DraftModelConfig, Dtype, KvCacheDtype, ModelConfig
+from configs.schema import ClusterConfig
+from configs.sections.drafting import DraftModelConfig
+from configs.sections.verifiers import Dtype, KvCacheDtype, ModelConfig
 
 COLOCATED_DRAFT = "drafting.colocated.draft"
 WORKER_DRAFT = "drafting.split.workers.draft"

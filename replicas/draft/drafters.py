@@ -5,7 +5,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from configs.schema import ClusterConfig, SplitDrafting
+from configs.schema import ClusterConfig
+from configs.sections.drafting import SplitDrafting
 from replicas.draft.gate import Outcome
 from replicas.messages import Tokens
 from replicas.prompt_lookup import continued, longest_match

@@ -16,7 +16,8 @@ from typing import Final, Literal
 
 import redis
 
-from configs.schema import ClusterConfig, SplitDrafting
+from configs.schema import ClusterConfig
+from configs.sections.drafting import SplitDrafting
 from kvstore.corpora import EVERYBODY, Corpus, list_corpora, max_tokens, read_corpus
 from kvstore.errors import InvalidRecord
 from kvstore.ngram_exchange import ExchangeSettings, ExchangeStats, NgramExchange

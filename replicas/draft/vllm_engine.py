@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from configs.model_folder import read_model
-from configs.schema import ClusterConfig, WorkerModelConfig
+from configs.schema import ClusterConfig
+from configs.sections.drafting import WorkerModelConfig
 from kvstore.llvmlite_mend import mend
 from replicas.draft.generation import UNKNOWN, Choice, Grown, Plan
 

@@ -14,7 +14,8 @@ import ray
 from ray import serve
 
 from configs.model_folder import read_model
-from configs.schema import ClusterConfig, SplitDrafting
+from configs.schema import ClusterConfig
+from configs.sections.drafting import SplitDrafting
 from kvstore.cluster_token import cluster_token
 from kvstore.draft_report import DraftModelReport, DraftWorkerReport, NgramReport
 from kvstore.fingerprint import tokenizer_fingerprint

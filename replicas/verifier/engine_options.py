@@ -7,7 +7,8 @@ the values can work together (`configs/checks.py`) and where the weights lie
 
 from typing import Any
 
-from configs.schema import ClusterConfig, ColocatedDrafting, DraftModelConfig
+from configs.schema import ClusterConfig
+from configs.sections.drafting import ColocatedDrafting, DraftModelConfig
 
 CPU_KV_CACHE_GIB = 1.0
 LOOPBACK = "127.0.0.1"

@@ -17,7 +17,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from configs.request_class import BATCH
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 from kvstore.kv_messages import FetchCosts, LoadReport
 from kvstore.kv_reports import SharingReport
 from kvstore.verifier_report import VerifierReport

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from configs.request_class import BATCH
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 from kvstore.verifier_report import BatchCounts
 from replicas.verifier.request_log import RequestRecord
 

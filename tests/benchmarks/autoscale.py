@@ -28,7 +28,7 @@ from rich.table import Table
 from scaling_arms import Arm, Ours, RayArm, ttft_policy
 from simulated_fleet import ENGINE, Request, SimulatedFleet
 
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 
 LEAST, MOST, AT_START = 1, 24, 4
 COLD_START_S = 60.0

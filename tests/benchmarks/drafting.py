@@ -18,7 +18,7 @@ from load import Load, run_load
 from cluster.local import LocalCluster
 from cluster.models import resolve_source
 from configs import ClusterConfig, load_config
-from configs.schema import (
+from configs.sections.drafting import (
     ColocatedDrafting,
     DraftingConfig,
     DraftWorkerConfig,

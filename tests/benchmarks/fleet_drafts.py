@@ -30,7 +30,7 @@ from listening import ports_of
 
 from cluster.local import LocalCluster
 from configs import ClusterConfig, load_config
-from configs.schema import (
+from configs.sections.drafting import (
     ColocatedDrafting,
     DraftingConfig,
     DraftWorkerConfig,

@@ -29,7 +29,7 @@ from prompts import CODE, FACTS
 from transformers import AutoTokenizer
 
 from cluster.models import ensure_model, resolve_source
-from configs.schema import FoldersConfig
+from configs.sections.places import FoldersConfig
 
 PLAIN, AGAIN, ZERO, GOVERNOR = "plain", "plain again", "zero drafts", "governor"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)

@@ -45,7 +45,7 @@ from lmcache_server import LmcacheServer
 from redis_server import RedisServer
 
 from cluster.models import resolve_source
-from configs.schema import FoldersConfig
+from configs.sections.places import FoldersConfig
 
 BASE = "builtin:smollm2-135m-instruct"
 LENGTHS = (256, 1024, 2048, 4096)

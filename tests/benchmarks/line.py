@@ -20,7 +20,7 @@ from plain_vllm import PlainVllm
 from cluster.local import LocalCluster
 from cluster.models import resolve_source
 from configs import ClusterConfig, load_config
-from configs.schema import ColocatedDrafting, DraftingConfig
+from configs.sections.drafting import ColocatedDrafting, DraftingConfig
 
 PACELINE, PLAIN, SAME, NONE = "paceline", "vllm", "vllm again", "vllm, no speculation"
 THROUGHPUT = Metric("output throughput", "tokens/s", higher_is_better=True)

@@ -41,7 +41,8 @@ from transformers import AutoTokenizer
 
 from cluster.models import resolve_source
 from cluster.profile import trip_s
-from configs.schema import ClusterConfig, FoldersConfig
+from configs.schema import ClusterConfig
+from configs.sections.places import FoldersConfig
 
 TOKEN_ENV = "DRAFT_TOKEN_OF_TEST"
 BASE, LAYERS = "builtin:smollm2-135m-instruct", 120

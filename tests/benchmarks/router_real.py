@@ -18,7 +18,7 @@ from harness import Bench, Comparison, Metric, console
 from ray_llm import running_ray_llm
 
 from configs import ClusterConfig, load_config
-from configs.schema import DraftingConfig
+from configs.sections.drafting import DraftingConfig
 
 AWARE, LOADED, AGAIN = "prefix_aware", "least_loaded", "least_loaded again"
 RAY = "Ray's PrefixCacheAffinityRouter"

@@ -12,7 +12,7 @@ from ray.serve.config import AutoscalingContext
 from simulated_fleet import SimulatedFleet
 
 from cluster.scaler import Observation, Pool, Scaler
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 
 LOOK_BACK_S = 30.0
 TTFT_WINDOW_S = 60.0

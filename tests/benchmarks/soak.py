@@ -24,7 +24,7 @@ from rich.table import Table
 from cluster.local import LocalCluster
 from cluster.processes import RUN_ID_VARIABLE
 from configs import ClusterConfig, load_config
-from configs.schema import DraftingConfig, DraftWorkerConfig, SplitDrafting
+from configs.sections.drafting import DraftingConfig, DraftWorkerConfig, SplitDrafting
 from kvstore.redis_client import redis_settings
 from kvstore.registry import read_live
 from kvstore.verifier_report import VerifierReport

@@ -13,7 +13,9 @@ from cluster.environment import (
 )
 from cluster.errors import FastPathMissing
 from configs import ClusterConfig, load_config
-from configs.schema import FrontDoorConfig, RayConfig, SecretRef
+from configs.sections.places import RayConfig
+from configs.sections.routing import FrontDoorConfig
+from configs.sections.values import SecretRef
 
 LOCAL = load_config(Path("configs/local.yaml"))
 HAPROXY_SOCKET_LIMIT = 97

@@ -9,7 +9,7 @@ from simulated_fleet import ENGINE, Request, SimulatedFleet, report_of
 
 from cluster.scaler import Observation, Pool, Scaler
 from configs.request_class import BATCH, INTERACTIVE
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 
 CONFIG = AutoscalingConfig(max_verifiers=12, ttft_s=2.0, tpot_ms=100.0, batch_ttft_s=30.0)
 PROMPT, OUTPUT = 1000, 200

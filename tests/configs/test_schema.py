@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from configs.hardware import GPU_TYPES
-from configs.schema import COLOCATED_METHODS, KvCacheDtype, LoraRank
+from configs.sections.drafting import COLOCATED_METHODS
+from configs.sections.verifiers import KvCacheDtype, LoraRank
 from configs.vllm_arguments import vllm_arguments
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from configs import SecretError, read_secret
-from configs.schema import SecretRef
+from configs.sections.values import SecretRef
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from configs.request_class import BATCH
-from configs.schema import AutoscalingConfig
+from configs.sections.scaling import AutoscalingConfig
 from kvstore.verifier_report import BatchCounts
 from replicas.verifier.request_log import RequestRecord
 from replicas.verifier.work_counts import WorkCounts
