@@ -7,33 +7,22 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
-from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cluster import render
 from cluster.chat import Conversation
-from cluster.errors import ClusterError, NotRunning
+from cluster.cli_ngrams import corpus, forget
+from cluster.errors import ClusterError
 from cluster.local import LocalCluster
-from cluster.state import RunState, all_states
-from configs.checks import check as check_config
+from cluster.terminal import console, errors, progress
+from cluster.which import checked, clusters, running_cluster
 from configs.errors import ConfigError
-from configs.facts import gather_facts
-from configs.load import load_config
-from configs.schema import ClusterConfig
-from configs.sections.places import FoldersConfig
 from kvstore.errors import StoreError
 from replicas.errors import ReplicaError
-
-if TYPE_CHECKING:
-    from cluster.ngrams import FleetNgrams
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,8 +31,6 @@ app = typer.Typer(
     help="Serve one large language model over many machines, with speculation as a property of "
     "the cluster.\n\nStart with `paceline up configs/local.yaml`, then `paceline chat`.",
 )
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
 
 FIRST_QUESTION = "Explain in three short sentences why a group of cyclists rides faster in a line."
 ANSWER_TOKENS = 256
@@ -73,10 +60,10 @@ def up(
     Redis, Ray, HAProxy and the verifiers go on running; `paceline down` ends them.
     A cluster that runs already is reused.
     """
-    cluster = LocalCluster(_checked(file, secrets=True), str(file.resolve()))
+    cluster = LocalCluster(checked(file, secrets=True), str(file.resolve()))
     started_s = time.monotonic()
     already = cluster.running()
-    with _progress() as report:
+    with progress() as report:
         cluster.up(report)
     if already is not None and already.ready:
         console.print(f"[bold]{cluster.config.name}[/] runs already; reusing it.")
@@ -97,7 +84,7 @@ def status(
     """Show nodes, verifiers, acceptance and tokens per second."""
     from cluster.status import gather
 
-    cluster, state = _running(which)
+    cluster, state = running_cluster(which)
     seen = gather(cluster, state)
     if as_json:
         sys.stdout.write(json.dumps(_as_data(seen)) + "\n")
@@ -122,7 +109,7 @@ def chat(
 
     With API keys configured, put one into PACELINE_API_KEY.
     """
-    cluster, _ = _running(which)
+    cluster, _ = running_cluster(which)
     conversation = Conversation(cluster.url, model or cluster.config.model.name, max_tokens)
     if question is not None:
         _stream(conversation, question)
@@ -143,7 +130,7 @@ def check(
     failed = False
     for file in files:
         try:
-            _checked(file, secrets)
+            checked(file, secrets)
         except ConfigError as error:
             failed = True
             errors.print(str(error), style="red", markup=False, soft_wrap=True)
@@ -152,61 +139,8 @@ def check(
     raise typer.Exit(1 if failed else 0)
 
 
-corpus = typer.Typer(
-    no_args_is_help=True, help="Texts that draft workers draft from, besides what they have seen."
-)
 app.add_typer(corpus, name="corpus")
-OfCluster = Annotated[
-    str | None, typer.Option("--cluster", help="Name or YAML file, where several run.")
-]
-
-
-@corpus.command("add")
-def corpus_add(
-    file: Annotated[Path, typer.Argument(help="UTF-8 text.", show_default=False)],
-    name: Annotated[str | None, typer.Option(help="Listed by it; the file's name.")] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Drafted from for this tenant only; else for everybody.")
-    ] = None,
-    which: OfCluster = None,
-) -> None:
-    """Have every draft worker draft from FILE within seconds; a known name is replaced."""
-    added = _ngrams(which).add(file, name or file.name, tenant)
-    console.print(f"{added.name}: {added.tokens} tokens for {added.tenant or 'everybody'}")
-
-
-@corpus.command("list")
-def corpus_list(which: OfCluster = None) -> None:
-    """Show all corpora."""
-    for entry in _ngrams(which).list():
-        console.print(f"{entry.name}: {entry.tokens} tokens for {entry.tenant or 'everybody'}")
-
-
-@corpus.command("remove")
-def corpus_remove(
-    name: Annotated[str, typer.Argument(help="As listed.", show_default=False)],
-    which: OfCluster = None,
-) -> None:
-    """Have no draft worker draft from a corpus any more."""
-    if not _ngrams(which).remove(name):
-        raise ClusterError(f"no corpus is called `{name}`; see `paceline corpus list`")
-    console.print(f"{name} is removed")
-
-
-@app.command()
-def forget(
-    tenant: Annotated[str, typer.Argument(help="As in the keys file.", show_default=False)],
-    which: OfCluster = None,
-) -> None:
-    """Remove what TENANT's requests left in the n-gram indices, everywhere, and its corpora.
-
-    What its requests leave from now on is new. Requests that run now are, too, when they end.
-    """
-    entries, removed = _ngrams(which).forget(tenant)
-    console.print(
-        f"{tenant or 'all'}: {entries} entries of the stream and {removed} corpora removed; the "
-        "draft workers follow within seconds"
-    )
+app.command()(forget)
 
 
 @app.command()
@@ -223,11 +157,11 @@ def plan(
     """
     from cluster import plan_words, planner, profile
 
-    config = _checked(file, secrets=False)
+    config = checked(file, secrets=False)
     kept = profile.profile_file(file)
     if measure:
-        cluster, _ = _running(str(file))
-        with _progress() as report:
+        cluster, _ = running_cluster(str(file))
+        with progress() as report:
             profile.save(profile.measure(cluster, report), kept)
     known = profile.load(kept)
     made = planner.plan(known, config.drafting.max_length, profile.CONCURRENCIES)
@@ -242,7 +176,7 @@ def kv_server(file: ConfigFile) -> None:
     """
     from cluster.kv_server import serve
 
-    config = _checked(file, secrets=False)
+    config = checked(file, secrets=False)
     if not config.kv.shared:
         raise ClusterError(f"{file}: kv.shared is false, so there is nothing to serve")
     with tempfile.TemporaryDirectory(prefix="paceline-kv-") as folder:
@@ -252,12 +186,12 @@ def kv_server(file: ConfigFile) -> None:
 @app.command()
 def down(which: Which = None) -> None:
     """End a cluster and remove its processes, sockets and folder. Twice does no harm."""
-    found = _find(which)
+    found = clusters(which)
     if not found:
         console.print("nothing runs")
         return
     for cluster in found:
-        with _progress() as report:
+        with progress() as report:
             report(f"ending {cluster.config.name}")
             cluster.down()
         console.print(f"[bold]{cluster.config.name}[/] is down")
@@ -279,54 +213,6 @@ def main() -> None:
 def _end_like_ctrl_c(number: int, _: object) -> None:
     """Lets `up` take back what it started when it is ended from outside."""
     raise KeyboardInterrupt(number)
-
-
-def _checked(file: Path, secrets: bool) -> ClusterConfig:
-    config = load_config(file)
-    if problems := check_config(config, gather_facts(config), str(file), secrets=secrets):
-        raise ConfigError(problems)
-    return config
-
-
-def _find(which: str | None) -> list[LocalCluster]:
-    """The clusters that `which` can mean, running or left behind."""
-    if which is not None and Path(which).suffix in (".yaml", ".yml"):
-        cluster = LocalCluster(load_config(Path(which)), which)
-        return [cluster] if cluster.folder.exists() else []
-    states = all_states(FoldersConfig().run)
-    return [
-        LocalCluster(_config_of(folder, state), state.config_file)
-        for folder, state in states.items()
-        if which in (None, folder.name)
-    ]
-
-
-def _config_of(folder: Path, state: RunState) -> ClusterConfig:
-    try:
-        return ClusterConfig.model_validate(state.config)
-    except ValidationError as error:
-        raise ClusterError(
-            f"{folder} is of a cluster that another version of paceline started; use that version"
-        ) from error
-
-
-def _running(which: str | None) -> tuple[LocalCluster, RunState]:
-    pairs = [(cluster, state) for cluster in _find(which) if (state := cluster.running())]
-    if not pairs:
-        raise NotRunning(f"no cluster `{which}` runs" if which else "no cluster runs")
-    if len(pairs) > 1:
-        names = ", ".join(cluster.config.name for cluster, _ in pairs)
-        raise NotRunning(f"several clusters run ({names}): name one")
-    return pairs[0]
-
-
-def _ngrams(which: str | None) -> "FleetNgrams":
-    from cluster.ngrams import FleetNgrams
-
-    # Also a cluster that was not started here, by its file.
-    if which is not None and Path(which).suffix in (".yaml", ".yml"):
-        return FleetNgrams(load_config(Path(which)))
-    return FleetNgrams(_running(which)[0].config)
 
 
 def _answer(cluster: LocalCluster, question: str, max_tokens: int) -> None:
@@ -370,52 +256,6 @@ def _tell_how_to_go_on(cluster: LocalCluster) -> None:
     console.print("ask      paceline chat")
     console.print("look     paceline status")
     console.print(f"stop     paceline down {name}")
-
-
-@contextmanager
-def _progress() -> Iterator["Report"]:
-    """A callback for steps: a spinner with seconds on a terminal, plain lines elsewhere."""
-    report = Report()
-    try:
-        yield report
-    except BaseException:
-        report.close("failed")
-        raise
-    report.close("done")
-
-
-class Report:
-    """Tells each step, and how long it took when the next begins."""
-
-    def __init__(self) -> None:
-        self._step, self._started_s = "", 0.0
-        self._live = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-
-    def __call__(self, step: str) -> None:
-        self.close("done")
-        self._step, self._started_s = step, time.monotonic()
-        if console.is_terminal:
-            self._live.start()
-            self._task = self._live.add_task(step)
-        else:
-            console.print(f"  {step} ...")
-
-    def close(self, word: str) -> None:
-        """Ends the current step, if there is one."""
-        if not self._step:
-            return
-        if console.is_terminal:
-            self._live.remove_task(self._task)
-            self._live.stop()
-        console.print(f"  {self._step}: {word} ({time.monotonic() - self._started_s:.1f} s)")
-        self._step = ""
 
 
 def _as_data(seen: object) -> object:
