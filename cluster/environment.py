@@ -34,6 +34,7 @@ def fast_path_environment(config: ClusterConfig) -> dict[str, str]:
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas_to),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.haproxy_metrics),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.haproxy_stats),
+        "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(config.router.seen_kib << 10),
         # A reload must not cut the longest stream.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(verifiers.longest_stream_s + 60),
         # A verifier that dies before it has said anything: another is asked, once. The front door

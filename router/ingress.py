@@ -2,7 +2,8 @@
 
 Stands in for Ray Serve LLM's own router deployment and keeps its contract with
 HAProxy. It differs in one thing: no body, however hostile, makes routing fail; what
-can't be read is routed by load, and the front door refuses it properly.
+can't be read is routed by load, and the front door refuses it properly. Of a long body only
+the beginning comes, which is read as far as it goes (`router/cut_body.py`).
 
     POST /internal/route   body: the client's request
     200 {"host", "port", "replica_id"}     HAProxy streams to this replica
@@ -21,6 +22,7 @@ from ray.serve._private.constants import SERVE_INGRESS_ROUTER_HEADER_PREFIX, SER
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from router.cut_body import closed
 from router.types import RoutingNote
 
 logger = logging.getLogger(__name__)
@@ -29,13 +31,28 @@ ROUTABLE_FIELDS = ("messages", "prompt", "input")
 NOTE_HEADER = f"{SERVE_INGRESS_ROUTER_HEADER_PREFIX}paceline-route"
 """Goes to the verifier with the request; nobody else can set it, as HAProxy sees to."""
 
+CUT_HEADER = "x-body-truncated"
+"""From HAProxy: bytes of the body that are there, and of all of it, as `262144/400000`."""
+
 app = FastAPI(openapi_url=None)
 
 
-def routing_payload(body: bytes) -> SimpleNamespace | None:
+def part_there(cut: str | None) -> float:
+    """Part of the body that is there, above 0, at most 1.
+
+    Args:
+        cut: Value of `CUT_HEADER`; None where the request has none.
+    """
+    there, _, of_all = (cut or "").partition("/")
+    if not there.isdigit() or not of_all.isdigit():
+        return 1.0
+    return min(1.0, max(1, int(there)) / max(1, int(of_all)))
+
+
+def routing_payload(body: bytes, is_cut: bool = False) -> SimpleNamespace | None:
     """The request as the routing policies see it; None for what can't be read or routed on."""
     try:
-        data: Any = msgspec.json.decode(body)
+        data: Any = msgspec.json.decode((closed(body) or b"") if is_cut else body)
     except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or not any(data.get(field) for field in ROUTABLE_FIELDS):
@@ -61,8 +78,9 @@ class IngressRouter:
     @app.post("/internal/route")
     async def route(self, request: Request) -> Response:
         """Where HAProxy should send the request whose body this is."""
-        payload = routing_payload(await request.body())
-        note = RoutingNote(is_wanted=self._explains)
+        part = part_there(request.headers.get(CUT_HEADER))
+        payload = routing_payload(await request.body(), is_cut=part < 1.0)
+        note = RoutingNote(is_wanted=self._explains, part=part)
         handle = self._handle
         # Tells whose cached blocks may serve the request. It may be a secret: never logged.
         if shown := request.headers.get(SERVE_SESSION_ID):

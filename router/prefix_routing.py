@@ -130,19 +130,27 @@ class PrefixRouting:
             naming = Naming(ready.tenants.weights_fingerprint, self._settings.block_tokens)
             self.follower = KvFollower(self.index, naming, ready.codec)
 
-    async def read(self, body: Mapping[str, Any] | None, shown: str) -> Reading:
+    async def read(self, body: Mapping[str, Any] | None, shown: str, part: float = 1.0) -> Reading:
         """What a request's body says.
 
         Args:
             body: Parsed; None where it could not be.
             shown: Value of `settings.shown_header`; empty where the request has none.
+            part: Part of the body that is there, above 0, at most 1.
         """
         is_session = self._settings.shown_header == SESSION_HEADER
         if body is None:
             return Reading(reason="no_body", session=shown if is_session else "")
         session = (is_session and shown) or session_of(body)
+        if part < 1.0:  # The model's name may stand behind what is there.
+            body = {"model": self._settings.model, **body}
         reading = await self._read_prompt(body, "" if is_session else shown)
-        return replace(reading, session=session, request_class=class_of(body))
+        return replace(
+            reading,
+            prompt_tokens=int(reading.prompt_tokens / part),
+            session=session,
+            request_class=class_of(body),
+        )
 
     async def _read_prompt(self, body: Mapping[str, Any], key: str) -> Reading:
         reader, tenants = self._reader, self._tenants

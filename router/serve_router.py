@@ -110,10 +110,10 @@ class PrefixAwareRouter(RequestRouter):  # type: ignore[misc]
         if self._prefix_metrics is None:
             self._prefix_metrics = PrefixMetrics(self._routing)
             self._prefix_metrics.start()
-        body, shown = _body_of(pending_request), ""
+        body, note, shown = _body_of(pending_request), _note_of(pending_request), ""
         if pending_request is not None:
             shown = pending_request.metadata.session_id or ""
-        reading = await self._routing.read(body, shown)
+        reading = await self._routing.read(body, shown, note.part)
         started_s = time.perf_counter()
         by_id = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         decision = self._routing.decide(
@@ -133,8 +133,14 @@ def _body_of(pending: PendingRequest | None) -> dict[str, Any] | None:
     return vars(arguments[0]) if arguments and hasattr(arguments[0], "__dict__") else None
 
 
+def _note_of(pending: PendingRequest | None) -> RoutingNote:
+    """The note that goes with a request; an empty one where none does."""
+    arguments = pending.args if pending is not None else ()
+    return next((a for a in arguments if isinstance(a, RoutingNote)), RoutingNote())
+
+
 def _explain(pending: PendingRequest | None, ranking: Ranking) -> None:
-    """Writes on the request's note, if it has one, why it goes where it goes."""
-    for argument in pending.args if pending is not None else ():
-        if isinstance(argument, RoutingNote) and argument.is_wanted and ranking.replica_ids:
-            argument.text = f"{ranking.replica_ids[0]}, {ranking.reason}"
+    """Writes on the request's note why it goes where it goes."""
+    note = _note_of(pending)
+    if note.is_wanted and ranking.replica_ids:
+        note.text = f"{ranking.replica_ids[0]}, {ranking.reason}"

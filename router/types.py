@@ -43,10 +43,12 @@ class RoutingNote:
     Attributes:
         is_wanted: Whether anybody will read it.
         text: One line of ASCII without quotes.
+        part: Part of the request's body that is there, above 0, at most 1.
     """
 
     is_wanted: bool = False
     text: str = ""
+    part: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,14 @@ class RouterConfig(Section):
         description="`prefix_aware` only: what a second before its first token counts for a "
         "request that can wait (`service_tier: flex`), against a second that it costs others.",
     )
+    seen_kib: int = Field(
+        256,
+        ge=16,
+        le=16384,
+        description="How much of a request's body the router is shown, KiB; 256 are about 60,000 "
+        "tokens of English. HAProxy's buffers are as large, and every request pays for that: about "
+        "1.5 ms a MiB. A longer body is routed by its beginning.",
+    )
     explain: bool = Field(
         False,
         description="Answers carry `x-paceline-route`: which verifier, and what the router "

@@ -207,3 +207,14 @@ async def test_a_request_says_that_it_can_wait(routing: PrefixRouting) -> None:
     """By OpenAI's `service_tier`."""
     assert (await routing.read(body("hi"), "")).request_class == "interactive"
     assert (await routing.read(body("hi") | {"service_tier": "flex"}, "")).request_class == "batch"
+
+
+async def test_a_body_that_is_cut_matches_as_far_as_it_is_there(routing: PrefixRouting) -> None:
+    """Its blocks are those of the whole; its length is what the part makes of it."""
+    whole = await routing.read(body("x y z " * 200), "")
+    half = {"messages": [{"role": "user", "content": "x y z " * 100}]}  # the model comes later
+    seen = await routing.read(half, "", part=0.5)
+    blocks = len(seen.chain) - 2  # At its end stands what ends a message.
+    assert blocks > 20
+    assert list(seen.chain)[:blocks] == list(whole.chain)[:blocks]
+    assert seen.prompt_tokens == pytest.approx(whole.prompt_tokens, rel=0.1)

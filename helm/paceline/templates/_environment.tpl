@@ -17,6 +17,7 @@ RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT: {{ $p.replicas_from | default 30000 | in
 RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT: {{ $p.replicas_to | default 31000 | int | quote }}
 RAY_SERVE_HAPROXY_METRICS_PORT: {{ $p.haproxy_metrics | default 9101 | int | quote }}
 RAY_SERVE_HAPROXY_STATS_PORT: {{ $p.haproxy_stats | default 8404 | int | quote }}
+RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE: {{ mul (($c.router).seen_kib | default 256) 1024 | quote }}
 RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S: {{ add ($v.longest_stream_s | default 600) 60 | quote }}
 RAY_SERVE_HAPROXY_RETRY_ON: conn-failure empty-response
 RAY_SERVE_HAPROXY_RETRIES: "1"
