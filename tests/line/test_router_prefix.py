@@ -36,21 +36,21 @@ class Conversation:
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": rules}]
         self.prompt_tokens = 0
 
-    def ask(self, question: str) -> int:
+    def ask(self, question: str, **more: Any) -> int:
         """Asks, and returns how many prompt tokens were found cached."""
         self.messages.append({"role": "user", "content": question})
         answer = self._client.chat.completions.create(
-            model=MODEL, messages=self.messages, max_tokens=8, temperature=0
+            model=MODEL, messages=self.messages, max_tokens=8, temperature=0, **more
         )
         self.messages.append({"role": "assistant", "content": answer.choices[0].message.content})
         self.prompt_tokens = answer.usage.prompt_tokens
         details = answer.usage.prompt_tokens_details
         return details.cached_tokens or 0 if details else 0
 
-    def ask_and_find_warm(self, question: str) -> bool:
+    def ask_and_find_warm(self, question: str, **more: Any) -> bool:
         """Asks, and says whether all whole blocks of the turns before were found cached."""
         before = self.prompt_tokens
-        return self.ask(question) >= before // BLOCK * BLOCK - BLOCK
+        return self.ask(question, **more) >= before // BLOCK * BLOCK - BLOCK
 
 
 def metric(name: str, **labels: str) -> float:
@@ -118,6 +118,23 @@ def test_turns_of_a_conversation_find_their_prefix(routed_line: Line, alpha: str
     assert len(routed_line.finished_by_verifier()) == 2
     assert metric("paceline_router_matched_tokens_total") > matched
     assert metric("paceline_router_cold_verifiers") == 0
+
+
+def test_of_a_long_body_the_router_sees_enough(routed_line: Line, alpha: str) -> None:
+    """HAProxy shows it the beginning, and it matches what stands there."""
+    warm_up(routed_line, alpha)
+    more = {"metadata": {"note": "a long note " * 40_000}}
+    unread = metric("paceline_router_untokenized_total")
+    talks = [Conversation(routed_line, alpha, topic) for topic in ("long", "longer", "longest")]
+    for talk in talks:
+        talk.ask("Who are you?", **more)
+    warm_turns = 0
+    for turn in range(3):
+        time.sleep(1)
+        warm_turns += sum(talk.ask_and_find_warm(f"Question {turn}?", **more) for talk in talks)
+    assert warm_turns >= 7, f"{warm_turns} of 9"
+    routed_line.settle(6)
+    assert metric("paceline_router_untokenized_total") == unread
 
 
 def test_conversations_are_spread_over_the_verifiers(routed_line: Line, alpha: str) -> None:
