@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from ray.serve.metrics import Counter, Gauge, Histogram
+from ray.serve.metrics import Counter
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
@@ -26,11 +26,9 @@ from replicas.verifier.drafting_state import DraftingState
 from replicas.verifier.kv_state import SHARING
 from replicas.verifier.prefill_meter import PrefillMeter
 from replicas.verifier.request_log import Outcome, RequestRecord
+from replicas.verifier.request_metrics import RequestMetrics
 from replicas.verifier.sharing_metrics import SharingMetrics
 from replicas.verifier.work_counts import WorkCounts
-
-TTFT_BUCKETS_S = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
-DURATION_BUCKETS_S = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
 
 class VerifierTelemetry:
@@ -87,7 +85,7 @@ class VerifierTelemetry:
         self._accepted_per_position: list[int] = []
         self._ttft_sum_s = 0.0
         self._ttft_count = 0
-        self._metrics = _Metrics()
+        self._metrics = RequestMetrics()
         self._drafting = DraftingState()
         self._drafting_metrics: DraftingMetrics | None = None
         self._sharing: SharingReport | None = None
@@ -296,54 +294,3 @@ class StepListener(AggregateStatLoggerBase):  # type: ignore[misc]
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
-
-
-class _Metrics:
-    """The instruments; Serve adds tags for application, deployment and replica."""
-
-    def __init__(self) -> None:
-        self.requests = Counter(
-            "paceline_requests_total",
-            description="Requests ended.",
-            tag_keys=("outcome", "class"),
-        )
-        self.refused = Counter(
-            "paceline_refused_total",
-            description="Requests the front door refused.",
-            tag_keys=("reason",),
-        )
-        self.in_flight = Gauge("paceline_requests_in_flight", description="Requests in the engine.")
-        self.waiting = Gauge(
-            "paceline_requests_waiting", description="Requests the engine has not begun."
-        )
-        self.prompt_tokens = Counter(
-            "paceline_prompt_tokens_total", description="Prompt tokens of ended requests."
-        )
-        self.cached_prompt_tokens = Counter(
-            "paceline_cached_prompt_tokens_total",
-            description="Prompt tokens whose KV was found, not computed.",
-        )
-        self.output_tokens = Counter(
-            "paceline_output_tokens_total", description="Tokens generated."
-        )
-        self.drafted_tokens = Counter(
-            "paceline_drafted_tokens_total", description="Draft tokens verified."
-        )
-        self.accepted_tokens = Counter(
-            "paceline_accepted_tokens_total", description="Draft tokens accepted."
-        )
-        self.kv_cache_usage = Gauge(
-            "paceline_kv_cache_usage_ratio", description="Part of the KV cache in use, 0-1."
-        )
-        self.ttft_s = Histogram(
-            "paceline_ttft_seconds",
-            description="From a request's arrival at the engine to its first token.",
-            boundaries=TTFT_BUCKETS_S,
-            tag_keys=("class",),
-        )
-        self.duration_s = Histogram(
-            "paceline_request_duration_seconds",
-            description="From a request's arrival at the engine to its end.",
-            boundaries=DURATION_BUCKETS_S,
-            tag_keys=("class",),
-        )

@@ -13,7 +13,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.sampling_params import RequestOutputKind
 
 from configs.request_class import BATCH, INTERACTIVE
-from replicas.verifier import telemetry
+from replicas.verifier import request_metrics
 from replicas.verifier.front_door import FrontDoor, FrontDoorPolicy
 from replicas.verifier.request_log import watched
 from replicas.verifier.request_speculation import CLASS, class_told
@@ -105,7 +105,7 @@ async def test_requests_and_latencies_are_counted_by_class(
     """By two classes, whatever is sent; the log line names them, too."""
     monkeypatch.setattr(Instrument, "made", {})
     for kind in ("Counter", "Gauge", "Histogram"):
-        monkeypatch.setattr(telemetry, kind, Instrument)
+        monkeypatch.setattr(request_metrics, kind, Instrument)
     observer = VerifierTelemetry("r", "127.0.0.1", "m", "w")
 
     async def generate(*_: Any, **__: Any) -> AsyncIterator[Any]:
