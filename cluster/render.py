@@ -73,6 +73,7 @@ REASONS = {
     "costs_more": "no draft is expected to save time",
     "requested": "requests or their class say how long",
     "pressure": "the front door asks for less",
+    "step": "longer drafts would pay, but `drafting.governor.longest_step` forbids longer steps",
     "probe": "drafts are tried now and then, to see whether they pay again",
 }
 """Words for `replicas.verifier.governor.Reason`."""

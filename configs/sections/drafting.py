@@ -215,6 +215,14 @@ class GovernorConfig(Section):
         description="Part of step time (0-1) that may go into trying a draft where none would pay, "
         "so that a change is found again. 0: never.",
     )
+    longest_step: float | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="How long a step with drafts may take, as a multiple of the same step without: "
+        "bounds the time between two chunks of a stream, at the price of throughput. 1.1: a tenth "
+        "longer at most. None: as long as drafts pay.",
+    )
 
 
 class SpeculationClasses(Section):

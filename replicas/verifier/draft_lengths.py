@@ -12,6 +12,7 @@ worth (`confidence.py`) and what each request wishes (`request_speculation.py`).
     waited      how long drafting took in it
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -40,12 +41,14 @@ class GovernorSettings:
         mode: `auto`: what pays; `fixed`: always `max_length`; `off`: nothing.
         of_class: Draft tokens or `AUTO` by request class.
         probe_share: Part of step time that may go into probes, 0-1.
+        longest_step: Of a step with drafts, as a multiple of the same step without.
     """
 
     max_length: int
     mode: Literal["auto", "fixed", "off"] = "fixed"
     of_class: tuple[tuple[str, int], ...] = (("interactive", AUTO), (LOW, AUTO))
     probe_share: float = 0.01
+    longest_step: float = math.inf
 
 
 class _Request:
@@ -122,7 +125,9 @@ class DraftLengths:
         batch = self._batch(requests, context, longest)
         cost = self.model.cost
         wait_s = self.wait_s
-        decision = decide(batch, cost, wait_s, self.pressure, self._drafting)
+        decision = decide(
+            batch, cost, wait_s, self.pressure, self._drafting, self._settings.longest_step
+        )
         self._drafting = decision.drafts
         lengths = cast(list[int], decision.lengths.tolist())
         self._probes.earn(decision.seconds)

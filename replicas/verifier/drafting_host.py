@@ -1,5 +1,6 @@
 """Puts the verifier's half of split drafting together, inside the rank that proposes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -86,6 +87,7 @@ def governor_settings(config: ClusterConfig) -> GovernorSettings:
         mode=drafting.governor.mode,
         of_class=class_lengths(dict(drafting.classes)),
         probe_share=drafting.governor.probe_share,
+        longest_step=drafting.governor.longest_step or math.inf,
     )
 
 

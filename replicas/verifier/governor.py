@@ -12,10 +12,14 @@ free), all lengths of that order are looked at and the best is taken: without st
 the marginal rule, dT/dN < T/N (paceline theory notes, "Time per token"). No draft at all is one
 of the lengths, so in the model it is never worse than not to speculate.
 
+A step that verifies drafts takes longer, and whoever streams sees that between two chunks, each of
+them longer as well. Where that counts, `longest_step` bounds it at the price of throughput.
+
 Pure: what is known comes in, lengths and reasons go out. A draft is worth its wait only as
 far as one is found; `found` weighs both what it brings and what it costs.
 """
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -51,6 +55,8 @@ class Reason(IntEnum):
     """The front door asked for less."""
     PROBE = 5
     """None would pay; one is made to see whether that is still so."""
+    STEP = 6
+    """One more would pay, but the step would take longer than it may."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,7 @@ def decide(
     wait_s: float = 0.0,
     pressure: int = 0,
     drafting: bool = True,
+    longest_step: float = math.inf,
 ) -> Decision:
     """Lengths of all drafts of the next step.
 
@@ -127,6 +134,8 @@ def decide(
         wait_s: What a step takes longer if any draft is asked for, seconds.
         pressure: 0-5, from the front door.
         drafting: Whether the step before had drafts; without, `START_GAIN` is asked for.
+        longest_step: Longest that a step with our drafts may take, as a multiple of the same step
+            without them.
     """
     rows, longest_of_all = batch.acceptance.shape
     caps = np.minimum(batch.longest, longest_of_all)
@@ -137,9 +146,12 @@ def decide(
     np.cumsum(gains, axis=1, out=sums[:, 1:])
     books = _Books(batch, cost, wait_s, sums)
     plain_tokens, plain_s = books.expected(lengths)
-    chosen, best_gain, needed = _most_that_pays(books, gains, caps, governed, lengths, drafting)
+    chosen, best_gain, needed, unbound = _most_that_pays(
+        books, gains, caps, governed, lengths, drafting, longest_step
+    )
     result = lengths + chosen
     reasons = np.where(chosen, int(Reason.PAYS), int(Reason.COSTS_MORE))
+    reasons[chosen < unbound] = Reason.STEP
     reasons[chosen == caps] = Reason.LONGEST
     reasons[~governed] = Reason.REQUESTED
     for level in range(1, min(pressure, MAX_PRESSURE) + 1):
@@ -213,9 +225,17 @@ class _Books:
 
 
 def _most_that_pays(
-    books: _Books, gains: Floats, caps: Ints, governed: Bools, given: Ints, drafting: bool
-) -> tuple[Ints, float, float]:
-    """Lengths of the sequences that are ours to decide, the best token's gain, and its price."""
+    books: _Books,
+    gains: Floats,
+    caps: Ints,
+    governed: Bools,
+    given: Ints,
+    drafting: bool,
+    longest_step: float,
+) -> tuple[Ints, float, float, Ints]:
+    """Lengths of the sequences that are ours to decide, the best token's gain, its price, and the
+    lengths that `longest_step` did not allow.
+    """
     batch, cost = books.batch, books.cost
     places = gains.shape[1]
     rooms = np.where(governed, caps, 0)
@@ -223,7 +243,7 @@ def _most_that_pays(
     candidates = np.flatnonzero(possible)
     none = np.zeros(len(rooms), dtype=np.int64)
     if not len(candidates):
-        return none, 0.0, 0.0
+        return none, 0.0, 0.0, none
     verified = float((given * batch.found).sum())
     row_s = _mean_row_s(cost, books.rows + verified, float((rooms * batch.found).sum()))
     token_s = row_s + cost.draft_kv_s * batch.context
@@ -245,15 +265,17 @@ def _most_that_pays(
         in_all_s[1:] += books.wait_s
     in_all_tokens = tokens + np.concatenate(([0.0], np.cumsum(more_tokens)))
     rate = in_all_s / in_all_tokens
-    best = int(np.argmin(rate))
+    unbound = best = int(np.argmin(rate))
+    if longest_step < math.inf:
+        best = int(np.argmin(np.where(in_all_s <= longest_step * in_all_s[0], rate, math.inf)))
     if not drafting and rate[best] > (1.0 - START_GAIN) * rate[0]:
-        best = 0
+        unbound = best = 0
     first = int(owner[0])
     price_s = float(rows_s[min(1, len(rows_s) - 1)] - rows_s[0]) + float(kv_s[0])
     certain = max(float(batch.found[first]), 1e-6)
     needed = price_s / certain / (seconds / tokens)
-    chosen = np.bincount(owner[:best], minlength=len(rooms))
-    return chosen, float(more_tokens[0]) / certain, needed
+    chosen, most = (np.bincount(owner[:n], minlength=len(rooms)) for n in (best, unbound))
+    return chosen, float(more_tokens[0]) / certain, needed, most
 
 
 def _mean_price(batch: Batch, cost: StepCost, lengths: Ints) -> float:

@@ -106,6 +106,28 @@ def test_an_execution_shape_is_filled_or_not_begun() -> None:
     assert int(many.lengths.sum()) > 0
 
 
+def test_a_step_takes_no_longer_than_it_may() -> None:
+    """As many tokens as fit, the best first, and the reason says that more would pay."""
+    free = decide(batch([0.9, 0.5]), STEEP)
+    bound = decide(batch([0.9, 0.5]), STEEP, longest_step=1.3)
+    assert free.seconds > 1.3 * free.plain_s
+    assert bound.seconds <= 1.3 * bound.plain_s
+    assert lengths(bound) == [2, 0]  # 12 + 2 * 2 ms; two rows more are a quarter of it
+    assert bound.reasons.tolist() == [Reason.STEP, Reason.STEP]
+    assert decide(batch([0.9]), STEEP, wait_s=0.1, longest_step=1.3).drafts is False
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(1, 3), st.floats(0, 0.01))
+def test_a_bound_step_is_bound_and_never_slower_in_the_model(rates, longest_step, wait_s) -> None:
+    """Whatever is accepted: between no drafts and those that pay best."""
+    free = decide(batch(rates), STEEP, wait_s)
+    bound = decide(batch(rates), STEEP, wait_s, longest_step=longest_step)
+    assert bound.seconds <= longest_step * bound.plain_s * (1 + 1e-9)
+    rate = bound.seconds / bound.tokens
+    assert free.seconds / free.tokens <= rate * (1 + 1e-9)
+    assert rate <= bound.plain_s / bound.plain_tokens * (1 + 1e-9)
+
+
 def test_waiting_for_drafts_must_pay_as_well() -> None:
     """A slow draft worker is worth its wait where drafts are long and right, or not at all."""
     assert lengths(decide(batch([0.6]), STEEP)) != [0]
