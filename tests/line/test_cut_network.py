@@ -7,6 +7,7 @@ no connection is refused and none is reset.
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ BLIP_S = 3.0
 """Shorter than Ray takes to give a node up."""
 GONE_S = 90.0
 """In which Ray gives a node up, and a verifier's last report has long run out."""
+OVER_S = 300.0
+"""In which the streams of a machine that is gone break off: when HAProxy's process of before the
+loss ends, `longest_stream_s` and a minute after Ray has given the node up.
+"""
+NO_VERIFIER = 404
+"""Says the node's router, on a port beside the verifier's."""
 ASK_S = 20.0
 """In which a request is answered while a verifier is silent: HAProxy tries to connect for five
 seconds, and then asks another.
@@ -52,10 +59,10 @@ class Machines:
         """Asks the verifier of a node itself, from here."""
         for port in range(PORTS["replicas_from"], PORTS["replicas_to"]):
             url = f"http://{address}:{port}/v1/chat/completions"
-            try:
-                return httpx.post(url, json=body, timeout=ANSWER_S)
-            except httpx.ConnectError:
-                continue
+            with suppress(httpx.ConnectError):
+                answer = httpx.post(url, json=body, timeout=ANSWER_S)
+                if answer.status_code != NO_VERIFIER:
+                    return answer
         raise AssertionError(f"no verifier answers at {address}")
 
     def accepted_at(self, address: str) -> int:
@@ -179,7 +186,6 @@ def test_a_machine_that_is_cut_off_costs_its_own_streams_only(machines: Machines
             pool.submit(clients.stream(subject).run)
         until(lambda: all(len(s.text) > 10 for s in clients.streams), ANSWER_S)
         machines.wires.cut(machines.near)
-        cut_at_s = time.monotonic()
         answers = []
         for _ in range(4):
             began_s = time.monotonic()
@@ -188,12 +194,11 @@ def test_a_machine_that_is_cut_off_costs_its_own_streams_only(machines: Machines
         others = [stream for stream in clients.streams if stream.verifier != lost]
         until(lambda: all(stream.ended_at_s for stream in others), ANSWER_S)
         until(lambda: lost not in {r["worker_id"] for r in machines.line.reports()}, GONE_S)
-        gone = f"Replica(id='{lost}'"
-        assert gone
-        print("streams", [(s.verifier, s.is_whole, s.error) for s in clients.streams])
-        until(lambda: all(stream.ended_at_s for stream in clients.streams), 2 * GONE_S)
-        print("ended after", time.monotonic() - cut_at_s)
+        until(lambda: all(stream.ended_at_s for stream in clients.streams), OVER_S)
     assert [said_by(answer) for answer in answers] == [undisturbed] * 4
     assert {verifier_of(answers[-1])} != {lost}
     assert others
     assert all(stream.is_whole for stream in others)
+    for stream in clients.streams:
+        if stream not in others:
+            assert not stream.is_whole
