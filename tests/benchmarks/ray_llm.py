@@ -77,7 +77,8 @@ def main() -> None:
         folder = Path(root) / "run"
         for part in ("ray", "logs", "tmp"):
             (folder / part).mkdir(parents=True)
-        os.environ.update(local_environment(config, folder) | dict.fromkeys(FAST_PATH, "0"))
+        classic = dict.fromkeys(FAST_PATH, "0") | {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+        os.environ.update(local_environment(config, folder) | classic)
         started: list[int] = []
         run_id = uuid.uuid4().hex
         stack.callback(lambda: end_processes(Run(run_id, frozenset(started))))
