@@ -6,7 +6,8 @@ import logging
 from ray.serve.metrics import Counter, Gauge
 
 from kvstore.total_counter import TotalCounter
-from router.prefix_routing import Decision, PrefixRouting, Reading
+from router.prefix_routing import Decision, PrefixRouting
+from router.reading import Reading
 
 logger = logging.getLogger(__name__)
 

@@ -10,51 +10,27 @@ import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from configs.request_class import BATCH, INTERACTIVE, class_of
-from kvstore.hashing import Naming, block_hashes
+from configs.request_class import BATCH
+from kvstore.hashing import Naming
 from kvstore.kv_follower import KvFollower
 from kvstore.kv_messages import LoadReport
 from kvstore.prefix_index import NOTHING, Match, PrefixIndex
 from router.cost import Cost
-from router.errors import NotTokenized
 from router.ledger import PickLedger
 from router.policy import affinity, prefix_aware
-from router.prompt import PromptReader
-from router.request_facts import session_of
-from router.routing_settings import SESSION_HEADER, PrefixSettings, Ready
-from router.tenants import Tenants
+from router.reading import BodyReader, Reading
+from router.routing_settings import PrefixSettings, Ready
 from router.types import Candidate, Prefill, Ranking
 
 logger = logging.getLogger(__name__)
 
-LONG_PROMPT_CHARS = 32_768
-"""Longer ones are tokenized in a thread: they would hold up the loop for ten milliseconds."""
 UNREPORTED_PICK_S = 5.0
 """How long a pick counts as work where a verifier tells nothing of its load."""
 AFFINITY_BLOCKS = 4
 """Of a prompt's beginning, which decides where a prompt goes that is warm nowhere."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a request's body says to a router.
-
-    Attributes:
-        prompt_tokens: Of the prompt; 0 where it can't be known.
-        chain: Hashes of its blocks.
-        reason: Why there are none, a word; empty where there may be.
-        session: What the client says belongs together; empty where it says nothing.
-        request_class: `interactive` or `batch`.
-    """
-
-    prompt_tokens: int = 0
-    chain: Sequence[int] = ()
-    reason: str = ""
-    session: str = ""
-    request_class: str = INTERACTIVE
 
 
 @dataclass(frozen=True)
@@ -86,8 +62,7 @@ class PrefixRouting:
         self.follower: KvFollower | None = None
         self.ledger = PickLedger()
         self._settings = settings
-        self._reader: PromptReader | None = None
-        self._tenants: Tenants | None = None
+        self._reader = BodyReader(settings)
         self._loading: asyncio.Task[None] | None = None
 
     @property
@@ -125,7 +100,7 @@ class PrefixRouting:
 
     def begin(self, ready: Ready) -> None:
         """From now on requests are tokenized, and verifiers followed; on the loop of `decide`."""
-        self._tenants, self._reader = Tenants(ready.tenants), ready.reader
+        self._reader.begin(ready)
         if ready.codec is not None:
             naming = Naming(ready.tenants.weights_fingerprint, self._settings.block_tokens)
             self.follower = KvFollower(self.index, naming, ready.codec)
@@ -138,35 +113,7 @@ class PrefixRouting:
             shown: Value of `settings.shown_header`; empty where the request has none.
             part: Part of the body that is there, above 0, at most 1.
         """
-        is_session = self._settings.shown_header == SESSION_HEADER
-        if body is None:
-            return Reading(reason="no_body", session=shown if is_session else "")
-        session = (is_session and shown) or session_of(body)
-        if part < 1.0:  # The model's name may stand behind what is there.
-            body = {"model": self._settings.model, **body}
-        reading = await self._read_prompt(body, "" if is_session else shown)
-        return replace(
-            reading,
-            prompt_tokens=int(reading.prompt_tokens / part),
-            session=session,
-            request_class=class_of(body),
-        )
-
-    async def _read_prompt(self, body: Mapping[str, Any], key: str) -> Reading:
-        reader, tenants = self._reader, self._tenants
-        if reader is None or tenants is None:
-            return Reading(reason="not_ready")
-        try:
-            if _chars(body) > LONG_PROMPT_CHARS:
-                tokens = await asyncio.to_thread(reader.token_ids, body)
-            else:
-                tokens = reader.token_ids(body)
-        except NotTokenized as error:
-            return Reading(reason=error.reason)
-        root = tenants.root_of(body.get("model"), key)
-        if root is None:
-            return Reading(len(tokens), (), "unknown_caller")
-        return Reading(len(tokens), block_hashes(root, tokens, self._settings.block_tokens))
+        return await self._reader.read(body, shown, part)
 
     def decide(
         self, reading: Reading, verifiers: Mapping[str, Mapping[str, Any]], now_s: float
@@ -303,14 +250,3 @@ def session_key(session: str) -> int:
     """A session's name as a number, the same in every router."""
     digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
-
-
-def _chars(body: Mapping[str, Any]) -> int:
-    """About how long a prompt is; enough to tell a long one."""
-    prompt = body.get("prompt") or body.get("input")
-    if isinstance(prompt, str):
-        return len(prompt)
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return 0
-    return sum(len(str(m.get("content", ""))) for m in messages if isinstance(m, dict))

@@ -29,8 +29,9 @@ sys.path.append("tests/support")
 from tiny_models import make_tiny_llama
 
 from kvstore.kv_messages import KvCodec
-from router.prefix_routing import PrefixRouting, Reading
+from router.prefix_routing import PrefixRouting
 from router.prompt import PromptReader, PromptSettings
+from router.reading import Reading
 from router.routing_settings import PrefixSettings, Ready
 from router.tenants import TenantSettings
 

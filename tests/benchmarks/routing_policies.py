@@ -19,7 +19,8 @@ from traces import Arrival
 
 from kvstore.kv_feed import KvFeed
 from router.policy import least_loaded
-from router.prefix_routing import PrefixRouting, Reading
+from router.prefix_routing import PrefixRouting
+from router.reading import Reading
 from router.routing_settings import PrefixSettings
 
 CHARS_OF_TOKEN = 4
