@@ -7,6 +7,7 @@ import pytest
 from cluster.environment import (
     FAST_PATH,
     SHOWN_HEADER,
+    fast_path_environment,
     haproxy_folder,
     local_environment,
     require_fast_path,
@@ -83,3 +84,10 @@ def test_ports_come_from_the_config() -> None:
     assert environment["RAY_SERVE_HAPROXY_METRICS_PORT"] == "4001"
     assert environment["RAY_SERVE_HAPROXY_STATS_PORT"] == "4002"
     assert environment["RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT"] == "4100"
+
+
+def test_haproxy_buffers_what_the_router_shall_see() -> None:
+    """Every request pays for its buffers: no more than that."""
+    router = LOCAL.router.model_copy(update={"seen_kib": 64})
+    environment = fast_path_environment(LOCAL.model_copy(update={"router": router}))
+    assert environment["RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE"] == "65536"
