@@ -144,6 +144,10 @@ class PrefixIndex:
         for hashes in self._held.pop(replica_id, {}).values():
             self._blocks -= len(hashes)
 
+    def holds(self, block: int) -> bool:
+        """Whether any verifier holds a block, in any tier."""
+        return any(block in held for tiers in self._held.values() for held in tiers.values())
+
     def match(self, replica_id: str, chain: Sequence[int]) -> Match:
         """How much of a prompt a verifier holds, if its runs have no holes.
 

@@ -6,6 +6,7 @@ has reported after it. Which blocks a verifier will soon hold because of a pick 
 remembered for longer: until its prefill is over it tells nobody.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -54,9 +55,15 @@ class PickLedger:
         mine.last_pick = self._count
         mine.picks.append((now_s, tokens))
         mine.tokens += tokens
+        self.expect(replica_id, now_s, chain)
+
+    def expect(self, replica_id: str, at_s: float, chain: Sequence[int]) -> None:
+        """Notes that a pick of `at_s` brings these blocks to `replica_id`."""
+        if (mine := self._of.get(replica_id)) is None:
+            return
         for mark in marks(len(chain)):
             mine.coming.pop(chain[mark - 1], None)
-            mine.coming[chain[mark - 1]] = now_s
+            mine.coming[chain[mark - 1]] = at_s
         while len(mine.coming) > MAX_COMING:
             del mine.coming[next(iter(mine.coming))]
 
@@ -107,6 +114,12 @@ class PickLedger:
             if at_s is not None and now_s - at_s <= COMING_FOR_S:
                 return mark
         return 0
+
+    def expects(self, block: int, now_s: float) -> bool:
+        """Whether a pick brings a block to any verifier: the first of a prompt, or a later mark."""
+        return any(
+            now_s - mine.coming.get(block, -math.inf) <= COMING_FOR_S for mine in self._of.values()
+        )
 
     def keep_only(self, replica_ids: Iterable[str]) -> None:
         """Forgets every verifier that is not in `replica_ids`."""

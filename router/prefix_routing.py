@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +22,16 @@ from kvstore.prefix_index import NOTHING, Match, PrefixIndex
 from router.cost import Cost
 from router.ledger import PickLedger
 from router.policy import affinity, prefix_aware
-from router.reading import BodyReader, Reading
+from router.reading import AFFINITY_BLOCKS, BodyReader, Reading, Unread
 from router.routing_settings import PrefixSettings, Ready
 from router.types import Candidate, Prefill, Ranking
 
 logger = logging.getLogger(__name__)
 
+MAX_UNREAD = 64
+"""Prompts that are kept for the case that another begins as they do."""
 UNREPORTED_PICK_S = 5.0
 """How long a pick counts as work where a verifier tells nothing of its load."""
-AFFINITY_BLOCKS = 4
-"""Of a prompt's beginning, which decides where a prompt goes that is warm nowhere."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class PrefixRouting:
         self.follower: KvFollower | None = None
         self.ledger = PickLedger()
         self._settings = settings
-        self._reader = BodyReader(settings)
+        self._reader = BodyReader(settings, self._is_known)
+        self._unread: OrderedDict[int, tuple[str, float, Unread]] = OrderedDict()
+        """First block -> where a prompt was sent that was not read to its end, and when."""
         self._loading: asyncio.Task[None] | None = None
 
     @property
@@ -113,7 +116,20 @@ class PrefixRouting:
             shown: Value of `settings.shown_header`; empty where the request has none.
             part: Part of the body that is there, above 0, at most 1.
         """
-        return await self._reader.read(body, shown, part)
+        reading = await self._reader.read(body, shown, part)
+        if reading.chain and reading.unread is None:
+            await self._read_the_one_before(reading.chain[0])
+        return reading
+
+    async def _read_the_one_before(self, block: int) -> None:
+        """A second prompt begins as one that was not read to its end: how far are they the same?"""
+        if (sent := self._unread.pop(block, None)) is None or self.index.holds(block):
+            return
+        replica_id, at_s, unread = sent
+        self.ledger.expect(replica_id, at_s, await self._reader.blocks_of(unread))
+
+    def _is_known(self, block: int) -> bool:
+        return self.index.holds(block) or self.ledger.expects(block, time.time())
 
     def decide(
         self, reading: Reading, verifiers: Mapping[str, Mapping[str, Any]], now_s: float
@@ -155,6 +171,10 @@ class PrefixRouting:
                 break
             matches[best] = exact  # Its run has a hole: decide again.
         self.ledger.picked(best, now_s, cost.prefill_tokens if cost else 0, reading.chain)
+        if reading.unread is not None:
+            self._unread[reading.chain[0]] = best, now_s, reading.unread
+            while len(self._unread) > MAX_UNREAD:
+                self._unread.popitem(last=False)
         cold = sum(name not in self.index for name in verifiers)
         return Decision(ranking, cost, matches[best].reaching(*reach[best]), cold)
 

@@ -8,7 +8,7 @@ routed by load.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,10 @@ OWN_RENDERERS: Final = frozenset(
 """Model types that vLLM renders by code of its own and not by a template."""
 
 
+CUT_TOKENS: Final = 16
+"""At the end of a text that is cut: what follows may change them."""
+
+
 @dataclass(frozen=True)
 class PromptSettings:
     """What prompts are made with.
@@ -42,6 +46,19 @@ class PromptSettings:
     source: str
     chat_template: Path | None = None
     trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt before it is tokenized.
+
+    Attributes:
+        text: Of the prompt.
+        adds_special_tokens: Whether the tokenizer adds its own, such as one for the beginning.
+    """
+
+    text: str
+    adds_special_tokens: bool
 
 
 class PromptReader:
@@ -94,6 +111,15 @@ class PromptReader:
         Raises:
             NotTokenized: It can't be known here what the engine will see.
         """
+        prompt = self.prompt_of(body)
+        return prompt if isinstance(prompt, np.ndarray) else self.encoded(prompt)
+
+    def prompt_of(self, body: Mapping[str, Any]) -> "Tokens | PromptText":
+        """The same as far as it goes without tokenizing.
+
+        Raises:
+            NotTokenized: As `token_ids`.
+        """
         if not self._is_known:
             raise NotTokenized("model")
         if body.get("truncate_prompt_tokens") is not None:
@@ -101,12 +127,12 @@ class PromptReader:
         if "input" in body and "messages" not in body:
             body = chat_of_responses(body)
         if "messages" in body:
-            return self._encode(self.rendered(body), body.get("add_special_tokens", False))
+            return PromptText(self.rendered(body), bool(body.get("add_special_tokens", False)))
         prompt = body.get("prompt")
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str) and prompt:
-            return self._encode(prompt, body.get("add_special_tokens", True))
+            return PromptText(prompt, bool(body.get("add_special_tokens", True)))
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return _as_tokens(prompt)
         raise NotTokenized("no_prompt")
@@ -144,17 +170,32 @@ class PromptReader:
             raise NotTokenized("template") from error
         return str(text)
 
-    def _encode(self, text: str, add_special_tokens: Any) -> Tokens:
+    def encoded(self, prompt: "PromptText") -> Tokens:
+        """All tokens of a prompt.
+
+        Raises:
+            NotTokenized: The tokenizer failed.
+        """
+        text, add_special_tokens = prompt.text, prompt.adds_special_tokens
         try:
             if not add_special_tokens and self._segments is not None and self._segments.suits:
                 return self._segments.encode(text)
             # The batch form leaves out the places in the text, and so takes a fifth less.
             (encoding,) = self._tokenizer.backend_tokenizer.encode_batch_fast(
-                [text], add_special_tokens=bool(add_special_tokens)
+                [text], add_special_tokens=add_special_tokens
             )
         except Exception as error:  # the tokenizer's own errors have no class of their own
             raise NotTokenized("tokenizer") from error
         return _as_tokens(encoding.ids)
+
+    def head(self, prompt: "PromptText", chars: int) -> Tokens:
+        """Tokens of the beginning, without the last few, which what follows would change.
+
+        Raises:
+            NotTokenized: The tokenizer failed.
+        """
+        beginning = replace(prompt, text=prompt.text[:chars])
+        return self.encoded(beginning)[:-CUT_TOKENS]
 
     def _template(self, has_tools: bool) -> str | None:
         try:

@@ -15,6 +15,7 @@ from kvstore.hashing import root_hash
 from kvstore.keys import cache_salt, parse_keys, sharing_domain
 from kvstore.kv_messages import LoadReport
 from router.prefix_routing import PrefixRouting
+from router.reading import AFFINITY_BLOCKS
 from router.routing_settings import PrefixSettings
 from router.tenants import Tenants, TenantSettings
 
@@ -79,6 +80,13 @@ async def test_a_prefix_stays_together_and_different_ones_are_spread(
     assert len({next(iter(place)) for place in places.values()}) == 2
 
 
+@pytest.fixture
+def all_known(routing: PrefixRouting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every prompt is read whole."""
+    monkeypatch.setattr(routing._reader, "_is_known", lambda _: True)
+
+
+@pytest.mark.usefixtures("all_known")
 async def test_long_prompts_are_read_in_a_thread(routing: PrefixRouting) -> None:
     """To the same tokens."""
     reading = await routing.read(body("x" * 40_000), "")
@@ -209,6 +217,7 @@ async def test_a_request_says_that_it_can_wait(routing: PrefixRouting) -> None:
     assert (await routing.read(body("hi") | {"service_tier": "flex"}, "")).request_class == "batch"
 
 
+@pytest.mark.usefixtures("all_known")
 async def test_a_body_that_is_cut_matches_as_far_as_it_is_there(routing: PrefixRouting) -> None:
     """Its blocks are those of the whole; its length is what the part makes of it."""
     whole = await routing.read(body("x y z " * 200), "")
@@ -218,3 +227,33 @@ async def test_a_body_that_is_cut_matches_as_far_as_it_is_there(routing: PrefixR
     assert blocks > 20
     assert list(seen.chain)[:blocks] == list(whole.chain)[:blocks]
     assert seen.prompt_tokens == pytest.approx(whole.prompt_tokens, rel=0.1)
+
+
+@pytest.mark.parametrize("completion", [False, True])
+async def test_of_a_prompt_that_is_warm_nowhere_only_the_beginning_is_read(
+    routing: PrefixRouting, completion: bool
+) -> None:
+    """Its first blocks are those of the whole; once one like it was sent, all of it is read."""
+    text = " ".join(f"word {n}" for n in range(3000))
+    request = {"model": "m", "prompt": text} if completion else body(text)
+    first = await routing.read(request, "")
+    now_s = time.time()
+    chosen = routing.decide(first, TWO, now_s).ranking.replica_ids[0]
+    whole = await routing.read(request, "")
+    assert AFFINITY_BLOCKS <= len(first.chain) < len(whole.chain) / 10
+    assert list(whole.chain)[: len(first.chain)] == list(first.chain)
+    assert whole.prompt_tokens // BLOCK == len(whole.chain)
+    assert routing.decide(whole, TWO, now_s).ranking.replica_ids[0] == chosen
+    # How long the next cold one is, is known from this one.
+    other = await routing.read(request | {"user": "u"} if completion else body(f"x {text}"), "")
+    assert other.prompt_tokens == pytest.approx(whole.prompt_tokens, rel=0.05)
+
+
+async def test_what_a_verifier_holds_is_read_whole(routing: PrefixRouting) -> None:
+    """From its first block on, in whatever tier."""
+    request = body("z " * 4000)
+    first = await routing.read(request, "")
+    routing.index.replace("v", {"storage": {first.chain[0]}})
+    whole = await routing.read(request, "")
+    assert len(whole.chain) > 10 * len(first.chain)
+    assert whole.chain[0] == first.chain[0]
