@@ -20,7 +20,8 @@ AFFINITY_BLOCKS: Final = 4
 HEAD_CHARS_A_TOKEN: Final = 8
 """Enough for as many blocks in almost any language."""
 
-A, R = TypeVar("A"), TypeVar("R")
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
