@@ -207,8 +207,8 @@ async def _router(
     ]
     if "kv_aware" in arm:
         command += ["--kv-event-block-size", str(settings.block_tokens), "--kv-event-model", "mock"]
-        for url, port in zip(urls, settings.ports(2), strict=True):
-            command += ["--kv-event-source", f"{url}=tcp://127.0.0.1:{port}"]
+        for engine, port in zip(urls, settings.ports(2), strict=True):
+            command += ["--kv-event-source", f"{engine}=tcp://127.0.0.1:{port}"]
     async with _process(session, [url], *command):
 
         async def where(_: dict[str, Any]) -> str:
