@@ -179,6 +179,31 @@ def test_a_verifier_asks_the_nearest_draft_workers(cluster: Cluster) -> None:
         assert {far[name] for name in asked} == {min(far.values())}
 
 
+def test_requests_that_can_wait_begin_last(cluster: Cluster) -> None:
+    """Both verifiers are full, and `flex` requests wait there: those that come later go first."""
+    clients = cluster.clients
+    clients.streams.clear()
+    with ThreadPoolExecutor(3 * 4) as pool:
+        running = [clients.stream(subject) for subject in SUBJECTS[:4]]
+        for stream in running:
+            pool.submit(stream.run)
+        until(lambda: all(stream.text for stream in running), ANSWER_S)
+        patient = [clients.stream(subject, service_tier="flex") for subject in SUBJECTS[:4]]
+        for stream in patient:
+            pool.submit(stream.run)
+        cluster.line.counters_until(lambda seen: seen["requests_waiting"] == 4, ANSWER_S)
+        urgent = [clients.stream(subject) for subject in SUBJECTS[:4]]
+        for stream in urgent:
+            pool.submit(stream.run)
+    assert all(stream.is_whole for stream in clients.streams)
+    for verifier in cluster.verifiers():
+        waited, went = (
+            [stream.first_at_s for stream in streams if stream.verifier == verifier]
+            for streams in (patient, urgent)
+        )
+        assert max(went) < min(waited)
+
+
 def test_a_node_that_leaves_ends_its_streams_and_gets_no_more(cluster: Cluster) -> None:
     """Its verifier is replaced first, then leaves the router, then ends its streams and is gone."""
     leaving = cluster.verifiers()[0]

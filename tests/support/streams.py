@@ -35,6 +35,8 @@ class Stream:
 
     url: str
     subject: str
+    more: dict[str, Any] = field(default_factory=dict)
+    """Other fields of the request."""
     verifier: str = ""
     text: str = ""
     finish: str | None = None
@@ -42,12 +44,13 @@ class Stream:
     """Whether the stream said that it is over."""
     error: str = ""
     sent_at_s: float = 0.0
+    first_at_s: float = 0.0
     ended_at_s: float = 0.0
 
     def run(self) -> "Stream":
         """Asks, and takes in what comes."""
         self.sent_at_s = time.monotonic()
-        body = story_of(self.subject, stream=True)
+        body = story_of(self.subject, stream=True, **self.more)
         try:
             with httpx.stream("POST", self.url, json=body, timeout=ANSWER_S) as response:
                 self.verifier = verifier_of(response)
@@ -65,6 +68,7 @@ class Stream:
         elif event:
             said = json.loads(event)
             assert "error" not in said, said
+            self.first_at_s = self.first_at_s or time.monotonic()
             for choice in said["choices"]:
                 self.text += choice["delta"].get("content") or ""
                 self.finish = choice["finish_reason"] or self.finish
@@ -86,9 +90,9 @@ class Clients:
     def url(self) -> str:
         return f"{self.line.url}/v1/chat/completions"
 
-    def stream(self, subject: str) -> Stream:
+    def stream(self, subject: str, **more: Any) -> Stream:
         """A stream that is kept, not yet asked for."""
-        self.streams.append(Stream(self.url, subject))
+        self.streams.append(Stream(self.url, subject, more))
         return self.streams[-1]
 
     def ask(self, body: dict[str, Any]) -> httpx.Response:
