@@ -182,7 +182,6 @@ def test_a_verifier_asks_the_nearest_draft_workers(cluster: Cluster) -> None:
 def test_requests_that_can_wait_begin_last(cluster: Cluster) -> None:
     """Both verifiers are full, and `flex` requests wait there: those that come later go first."""
     clients = cluster.clients
-    clients.streams.clear()
     with ThreadPoolExecutor(3 * 4) as pool:
         running = [clients.stream(subject) for subject in SUBJECTS[:4]]
         for stream in running:
@@ -202,6 +201,7 @@ def test_requests_that_can_wait_begin_last(cluster: Cluster) -> None:
             for streams in (patient, urgent)
         )
         assert max(went) < min(waited)
+    clients.streams.clear()
 
 
 def test_a_node_that_leaves_ends_its_streams_and_gets_no_more(cluster: Cluster) -> None:
