@@ -151,7 +151,8 @@ async def measured(args: argparse.Namespace) -> None:
             loop = asyncio.get_running_loop()
 
             def measure(arm: str, cell: str, repetition: int) -> dict[str, float]:
-                seed = 100 * repetition + list(arms).index(arm)
+                places = list(arms).index(arm), list(cells).index(cell)
+                seed = 100 * repetition + 10 * places[0] + places[1]
                 work = times_of(arms[arm], *cells[cell], seed, count)
                 taken_s, all_s = asyncio.run_coroutine_threadsafe(work, loop).result()
                 return {
