@@ -35,6 +35,7 @@ def running_ray_llm(config: ClusterConfig) -> Iterator[str]:
             [sys.executable, __file__, str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         ) as process:
@@ -67,7 +68,9 @@ def application(config: ClusterConfig) -> Any:
             "request_router_config": RequestRouterConfig(request_router_class=router),
         },
     )
-    return build_openai_app({"llm_configs": [theirs]})
+    # The verifiers have all cores, and the ingress needs a free one by default.
+    ingress = {"ray_actor_options": {"num_cpus": 0}}
+    return build_openai_app({"llm_configs": [theirs], "ingress_deployment_config": ingress})
 
 
 def main() -> None:
