@@ -7,8 +7,7 @@ import typer
 
 from cluster.errors import ClusterError
 from cluster.terminal import console
-from cluster.which import running_cluster
-from configs.load import load_config
+from cluster.which import config_named, running_cluster
 
 if TYPE_CHECKING:
     from cluster.ngrams import FleetNgrams
@@ -72,6 +71,4 @@ def _ngrams(which: str | None) -> "FleetNgrams":
     from cluster.ngrams import FleetNgrams
 
     # Also a cluster that was not started here, by its file.
-    if which is not None and Path(which).suffix in (".yaml", ".yml"):
-        return FleetNgrams(load_config(Path(which)))
-    return FleetNgrams(running_cluster(which)[0].config)
+    return FleetNgrams(config_named(which) or running_cluster(which)[0].config)

@@ -28,10 +28,17 @@ def checked(file: Path, secrets: bool) -> ClusterConfig:
     return config
 
 
+def config_named(which: str | None) -> ClusterConfig | None:
+    """The config of the file that `which` names; None where it names none."""
+    if which is None or Path(which).suffix not in (".yaml", ".yml"):
+        return None
+    return load_config(Path(which))
+
+
 def clusters(which: str | None) -> list[LocalCluster]:
     """The clusters that `which` can mean, running or left behind."""
-    if which is not None and Path(which).suffix in (".yaml", ".yml"):
-        cluster = LocalCluster(load_config(Path(which)), which)
+    if which is not None and (config := config_named(which)) is not None:
+        cluster = LocalCluster(config, which)
         return [cluster] if cluster.folder.exists() else []
     states = all_states(FoldersConfig().run)
     return [

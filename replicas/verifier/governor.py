@@ -274,7 +274,9 @@ def _most_that_pays(
     price_s = float(rows_s[min(1, len(rows_s) - 1)] - rows_s[0]) + float(kv_s[0])
     certain = max(float(batch.found[first]), 1e-6)
     needed = price_s / certain / (seconds / tokens)
-    chosen, most = (np.bincount(owner[:n], minlength=len(rooms)) for n in (best, unbound))
+    chosen = most = np.bincount(owner[:best], minlength=len(rooms))
+    if unbound != best:
+        most = np.bincount(owner[:unbound], minlength=len(rooms))
     return chosen, float(more_tokens[0]) / certain, needed, most
 
 
