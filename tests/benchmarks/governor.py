@@ -74,7 +74,7 @@ TRAFFIC = {
     "chat": Traffic(CHAT),
     "wrong": Traffic(CHAT, wrong=True),
     "half": Traffic((COPIES[0], CHAT[0], COPIES[1], CHAT[5])),
-    "6 k contexts": Traffic(LONG, output_tokens=32),
+    "6 k contexts": Traffic(LONG, output_tokens=24),
 }
 CELLS = tuple(f"{name}, {batch}" for name in TRAFFIC for batch in (1, 4, 8, 16))
 QUICK_CELLS = ("copies, 1", "chat, 8", "half, 8")
