@@ -238,9 +238,11 @@ def sharing_words(sharing: SharingReport) -> str:
 def model_words(model: DraftModelReport) -> str:
     """How a draft worker's model is doing."""
     ready = f"{model.ready / model.asked:.0%}" if model.asked else "none"
+    went_on = model.followed + model.branched + model.restarted
+    foreseen = f"{model.followed / went_on:.0%}" if went_on else "none"
     return (
         f"draft model {model.name}: {ready} of {model.asked} asks were ready before they came, "
-        f"{model.branched} by a prepared rejection; {model.generated} tokens generated; "
+        f"{foreseen} of texts went on as drafted, {model.branched} as prepared for; {model.generated} tokens generated; "
         f"{model.running} of {model.places} places in use, {model.step_s * 1e3:.0f} ms a step, "
         f"busy {model.busy_ratio:.0%}"
     )

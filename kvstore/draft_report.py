@@ -53,8 +53,9 @@ class DraftModelReport(msgspec.Struct, frozen=True, kw_only=True):
         running: Of these, in use.
         asked: Asks that wanted tokens of it.
         ready: Of those, answered in full at once, because it had run ahead.
-        branched: Of those, by a prepared rejection.
-        restarted: Times a text went a way that was not prepared.
+        followed: Times a text went on along what it had generated, bonus token included.
+        branched: Along a prepared rejection.
+        restarted: A way that was not prepared.
         generated: Tokens, prepared rejections included.
         step_s: Usual time of one of its steps, seconds.
         busy_ratio: Part of the time since the last report in which it computed, 0-1.
@@ -67,6 +68,7 @@ class DraftModelReport(msgspec.Struct, frozen=True, kw_only=True):
     ready: Count
     branched: Count
     restarted: Count
+    followed: Count = 0
     generated: Count
     step_s: Seconds
     busy_ratio: Ratio

@@ -66,7 +66,7 @@ class WorkerModelConfig(DraftModelConfig):
         ge=0,
         le=8,
         description="Likeliest rejections of a session that are prepared for as well, while "
-        "nothing else is asked for. 0: none.",
+        "nobody waits. 0: none.",
     )
     sessions: int = Field(
         64,
@@ -189,8 +189,9 @@ class SplitDrafting(Section):
     wait_fraction: float = Field(
         0.2,
         ge=0,
-        le=1,
-        description="Longest wait for drafts in one step, as a part of the measured step time.",
+        le=8,
+        description="Longest wait for drafts in one step, as a part of the measured step time. "
+        "More than 1 may pay for a draft model that is mostly right.",
     )
     wait_max_ms: float = Field(
         20.0, ge=0, le=1000, description="Longest wait for drafts in one step, whatever it takes."

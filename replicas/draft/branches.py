@@ -10,12 +10,24 @@ draft model's second choice, and the likeliest place is where that was nearest t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicas.draft.generation import Choice
 
 LEAST_DOUBT: Final = 0.02
 """Second choices less likely than this, over the first, are not prepared for."""
+RESTART_STEPS: Final = 2
+"""Steps of the model until a text that went an unprepared way has its first token: the one that
+runs, and the one that reads what is new."""
+MEMORY: Final = 32.0
+"""Drafts after which all but 1/e of what became of them is forgotten."""
+
+
+class Rejection(NamedTuple):
+    """A way that a text may go instead: its chance, 0-1, and its tokens."""
+
+    chance: float
+    path: list[int]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,22 +36,23 @@ class Branch:
 
     Attributes:
         path: Tokens from the confirmed text to the one that the target is expected to say.
+        chance: That the text goes there, by the model's own doubts, 0-1.
         tokens: Generated behind them.
         request: Its request while that runs.
     """
 
     path: list[int]
+    chance: float = 0.0
     tokens: list[int] = field(default_factory=list)
     request: int | None = None
 
 
 def likeliest_rejections(
     tokens: Sequence[int], choices: Sequence[Choice], drafted: int, having: Sequence[Branch]
-) -> list[list[int]]:
+) -> list[Rejection]:
     """Paths that a text may take instead of `tokens`, the likeliest first.
 
-    The chance of a path is that of coming to its place, and then of the second choice there,
-    both by the draft model's own doubts.
+    The chance of a path is that of coming to its place, and then of the second choice there.
 
     Args:
         tokens: Generated behind the confirmed text.
@@ -49,11 +62,42 @@ def likeliest_rejections(
     """
     there = {tuple(branch.path) for branch in having}
     reached = 1.0
-    paths: list[tuple[float, list[int]]] = []
+    paths: list[Rejection] = []
     for place, (_, other, doubt) in enumerate(choices[: drafted + 1]):
         path = [*tokens[:place], other]
         if other >= 0 and doubt >= LEAST_DOUBT and tuple(path) not in there:
-            paths.append((reached * doubt / (1.0 + doubt), path))
+            paths.append(Rejection(reached * doubt / (1.0 + doubt), path))
         reached /= 1.0 + doubt
-    paths.sort(key=lambda entry: -entry[0])
-    return [path for _, path in paths]
+    paths.sort(key=lambda rejection: -rejection.chance)
+    return paths
+
+
+class Foresight:
+    """Whether a branch is worth holding up the draft itself, by what became of those before.
+
+    Both grow in the same steps of the model, and reading a branch's text makes one of them
+    longer. That costs about a step where the draft is right, and saves a restart and the whole
+    next draft where the branch is.
+    """
+
+    def __init__(self) -> None:
+        self._followed = 0.5
+        self._foreseen = self._taken = 1.0
+
+    def went(self, followed: bool, foreseen: float, taken: bool) -> None:
+        """A text has gone on.
+
+        Args:
+            followed: Along the draft and the bonus token behind it.
+            foreseen: Sum of the chances of its branches.
+            taken: Along one of them.
+        """
+        self._followed += (followed - self._followed) / MEMORY
+        keep = 1.0 - 1.0 / MEMORY
+        self._foreseen = self._foreseen * keep + foreseen
+        self._taken = self._taken * keep + taken
+
+    def is_worth_a_step(self, chance: float, wanted: int) -> bool:
+        """Whether a branch of this chance pays, where drafts have `wanted` tokens."""
+        believed = chance * min(1.0, self._taken / self._foreseen)
+        return believed * (wanted + RESTART_STEPS) > self._followed

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from replicas.draft.branches import Branch
+from replicas.draft.branches import Branch, Foresight
 from replicas.draft.generation import UNKNOWN, Grown, Plan, Start
 from replicas.draft.sessions import SessionKey
 from replicas.draft.track import Known, LookaheadCounts, LookaheadSettings, Track
@@ -45,6 +45,7 @@ class Lookahead:
     def __init__(self, settings: LookaheadSettings) -> None:
         self.counts = LookaheadCounts()
         self._settings = settings
+        self._foresight = Foresight()
         self._tracks: OrderedDict[SessionKey, Track] = OrderedDict()
         self._active: dict[SessionKey, None] = {}
         self._owners: dict[int, tuple[SessionKey, Branch | None]] = {}
@@ -108,7 +109,7 @@ class Lookahead:
         """Whether the engine should step, or has to be told something."""
         for key in list(self._active):
             track = self._tracks.get(key)
-            if track is None or not track.needs_step(self._settings):
+            if track is None or not track.needs_step(self._settings, self._foresight):
                 del self._active[key]
         return bool(self._stop or self._active)
 
@@ -160,24 +161,29 @@ class Lookahead:
 
     def _follow(self, key: SessionKey, track: Track, context: Tokens) -> None:
         """Brings a track to its verifier's text, which has gone on."""
-        before, track_tokens = len(track.context), track.tokens
-        new = context[before:].tolist() if len(context) >= before else None
+        before = len(track.context)
+        has_shrunk, new = len(context) < before, context[before:].tolist()
         track.context = context
-        if new is not None and track_tokens[: len(new)] == new:
-            if new:
-                track.tokens, track.choices = track_tokens[len(new) :], track.choices[len(new) :]
-                self._end_branches(track)
+        if not has_shrunk and not new:
             return
-        if new is not None and (branch := track.branch_along(new)) is not None:
+        follows = not has_shrunk and track.tokens[: len(new)] == new
+        branch = None if has_shrunk or follows else track.branch_along(new)
+        foreseen = sum(branch.chance for branch in track.branches)
+        self._foresight.went(follows, foreseen, branch is not None)
+        if follows:
+            self.counts.followed += 1
+            track.tokens, track.choices = track.tokens[len(new) :], track.choices[len(new) :]
+            self._end_branches(track)
+        elif branch is not None:
             self.counts.branched += 1
             self._adopt(key, track, branch, len(new))
-            return
-        self.counts.restarted += 1
-        if track.request is not None:
-            self._stop_track(track)
-        self._end_branches(track)
-        track.tokens, track.choices = [], []
-        track.unread = len(new) if new is not None else len(context)
+        else:
+            self.counts.restarted += 1
+            if track.request is not None:
+                self._stop_track(track)
+            self._end_branches(track)
+            track.tokens, track.choices = [], []
+            track.unread = len(context) if has_shrunk else len(new)
 
     def _adopt(self, key: SessionKey, track: Track, branch: Branch, used: int) -> None:
         if track.request is not None:
@@ -200,10 +206,10 @@ class Lookahead:
     def _start_branches(self) -> list[Start]:
         starts: list[Start] = []
         for key, track in reversed(self._tracks.items()):
-            for path in track.rejections(self._settings):
+            for chance, path in track.rejections(self._settings, self._foresight):
                 if len(self._owners) >= self._settings.places:
                     return starts
-                branch = Branch(path)
+                branch = Branch(path, chance)
                 branch.request = self._number(key, branch)
                 track.branches.append(branch)
                 self.counts.branches += 1

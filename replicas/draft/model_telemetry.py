@@ -31,6 +31,7 @@ class ModelReporter:
             running=stats.running,
             asked=counts.asked,
             ready=counts.ready,
+            followed=counts.followed,
             branched=counts.branched,
             restarted=counts.restarted,
             generated=counts.generated,
@@ -49,8 +50,11 @@ class ModelTelemetry:
         self._ready = TotalCounter(
             "paceline_draft_model_ready_total", "Asks answered in full at once."
         )
+        self._followed = TotalCounter(
+            "paceline_draft_model_followed_total", "Texts that went on as the model had drafted."
+        )
         self._branched = TotalCounter(
-            "paceline_draft_model_branched_total", "Asks that took a prepared rejection."
+            "paceline_draft_model_branched_total", "Texts that took a prepared rejection."
         )
         self._restarted = TotalCounter(
             "paceline_draft_model_restarted_total", "Texts that went an unprepared way."
@@ -73,6 +77,7 @@ class ModelTelemetry:
         """Takes in a report; Ray exports a gauge only while it is set."""
         self._asked.reach(report.asked)
         self._ready.reach(report.ready)
+        self._followed.reach(report.followed)
         self._branched.reach(report.branched)
         self._restarted.reach(report.restarted)
         self._generated.reach(report.generated)

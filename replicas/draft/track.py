@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicas.draft.branches import Branch, likeliest_rejections
+from replicas.draft.branches import Branch, Foresight, Rejection, likeliest_rejections
 from replicas.draft.generation import Choice
 from replicas.messages import Tokens
 
@@ -51,14 +51,16 @@ class LookaheadCounts:
     Attributes:
         asked: Asks that wanted tokens.
         ready: Of those, answered in full at once.
-        branched: Of those, by a branch.
-        restarted: Tracks whose verifier went a way that nobody had prepared.
+        followed: Texts that went on along what was generated, bonus token included.
+        branched: Along a branch.
+        restarted: A way that was not prepared.
         generated: Tokens, branches included.
         branches: Begun.
     """
 
     asked: int = 0
     ready: int = 0
+    followed: int = 0
     branched: int = 0
     restarted: int = 0
     generated: int = 0
@@ -128,19 +130,31 @@ class Track:
                 return branch
         return None
 
-    def rejections(self, settings: LookaheadSettings) -> list[list[int]]:
-        """Paths of the branches that it is still to have, once it has what it needs."""
+    def is_behind(self, settings: LookaheadSettings) -> bool:
+        """Whether the draft that follows full acceptance and the bonus token is not there yet."""
+        enough = self.wanted + min(settings.lookahead, self.wanted + 1)
+        return self.needs(settings) and len(self.tokens) < enough
+
+    def rejections(self, settings: LookaheadSettings, foresight: Foresight) -> list[Rejection]:
+        """Branches that it is still to have: what pays while it is behind, and then the rest."""
         missing = settings.fan_out - len(self.branches)
-        if missing < 1 or not self.wanted or self.needs(settings):
+        if missing < 1 or not self.wanted or self.is_short:
             return []
         drafted = min(self.wanted, settings.max_model_len - len(self.context) - 2)
-        return likeliest_rejections(self.tokens, self.choices, drafted, self.branches)[:missing]
+        likeliest = likeliest_rejections(self.tokens, self.choices, drafted, self.branches)
+        if self.is_behind(settings):
+            likeliest = [
+                rejection
+                for rejection in likeliest
+                if foresight.is_worth_a_step(rejection.chance, self.wanted)
+            ]
+        return likeliest[:missing]
 
-    def needs_step(self, settings: LookaheadSettings) -> bool:
+    def needs_step(self, settings: LookaheadSettings, foresight: Foresight) -> bool:
         """Whether the engine should step for it."""
         return (
             self.needs(settings)
-            or bool(self.rejections(settings))
+            or bool(self.rejections(settings, foresight))
             or any(
                 branch.request is not None and self.branch_needs(branch, settings)
                 for branch in self.branches

@@ -22,7 +22,7 @@ import numpy as np
 from kvstore.verifier_report import GovernorReport, StepCostReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
 from replicas.verifier.confidence import Confidences
-from replicas.verifier.draft_books import LengthBooks, WaitMean
+from replicas.verifier.draft_books import LengthBooks, WaitModel
 from replicas.verifier.governor import AUTO, STOP_ALL, STOP_LOW, Batch, Decision, Reason, decide
 from replicas.verifier.probing import Probes, Turn
 from replicas.verifier.request_speculation import LOW, wish_of
@@ -91,14 +91,13 @@ class DraftLengths:
         self._requests: dict[str, _Request] = {}
         self._step = 0
         self._drafting = True
-        self._wait_s = WaitMean()
-        self._without_s = WaitMean()
+        self._waits = WaitModel()
         self._books = LengthBooks(settings.max_length)
 
     @property
     def wait_s(self) -> float:
         """What a step takes longer when drafts are asked for, seconds."""
-        return max(0.0, self._wait_s.mean - self._without_s.mean)
+        return self._waits.mean_s
 
     def choose(
         self,
@@ -124,14 +123,14 @@ class DraftLengths:
         ]
         batch = self._batch(requests, context, longest)
         cost = self.model.cost
-        wait_s = self.wait_s
+        waits_s = self._waits.by_length(self._settings.max_length)
         decision = decide(
-            batch, cost, wait_s, self.pressure, self._drafting, self._settings.longest_step
+            batch, cost, waits_s, self.pressure, self._drafting, self._settings.longest_step
         )
         self._drafting = decision.drafts
         lengths = cast(list[int], decision.lengths.tolist())
         self._probes.earn(decision.seconds)
-        self._probe(requests, batch, decision, lengths, cost, wait_s)
+        self._probe(requests, batch, decision, lengths, cost, float(waits_s[1]))
         expected = cast(list[float], decision.tokens_by_row.tolist())
         rates = cast(list[list[float]], batch.acceptance.tolist())
         for request, tokens, its_rates in zip(requests, expected, rates, strict=True):
@@ -166,6 +165,8 @@ class DraftLengths:
         request.confidence = confidence
         self._acceptance.asked(request.record, tokens > 0, self._step)
         request.source = source if tokens else ""
+        if tokens:
+            self._waits.drafted(source)
         if not tokens and request.turn.is_out:
             request.turn.came_back(False, self._step)
 
@@ -191,9 +192,9 @@ class DraftLengths:
         """A step of pure decoding took so long, drafting left out."""
         self.model.saw(load, seconds)
 
-    def waited(self, seconds: float, asked: bool) -> None:
-        """Drafting took so long in a step in which drafts were asked for or not."""
-        (self._wait_s if asked else self._without_s).add(seconds, self._step)
+    def waited(self, seconds: float, longest: int) -> None:
+        """Drafting took so long in a step that asked for up to `longest` tokens; 0: for none."""
+        self._waits.add(seconds, longest, self._step)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These requests are over."""

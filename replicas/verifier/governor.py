@@ -3,14 +3,15 @@
 A step in which sequence i has a draft of k_i tokens is expected to bring
 
     N = sum_i (1 + sum_{j<=k_i} prod_{l<=j} a_il)   tokens, and to take
-    T = T(rows + drafts, KV tokens) + waiting for drafts   seconds,
+    T = T(rows + drafts, KV tokens) + W(longest draft)     seconds,
 
-and time per token is total time over total tokens, T / N. Tokens are taken in the order of
+W being the wait for drafts, which all sequences share: a draft model makes one token after the
+other. Time per token is total time over total tokens, T / N. Tokens are taken in the order of
 their gain for their cost, one after another for as long as T / N falls. As it may rise first
 and fall later (a draft token too many pays for a whole execution shape, the next ones are
-free), all lengths of that order are looked at and the best is taken: without steps that is
-the marginal rule, dT/dN < T/N (paceline theory notes, "Time per token"). No draft at all is one
-of the lengths, so in the model it is never worse than not to speculate.
+free), all lengths of that order are looked at, for each longest draft, and the best is taken:
+without steps that is the marginal rule, dT/dN < T/N (paceline theory notes, "Time per token"). No
+draft at all is one of the lengths, so in the model it is never worse than not to speculate.
 
 A step that verifies drafts takes longer, and whoever streams sees that between two chunks, each of
 them longer as well. Where that counts, `longest_step` bounds it at the price of throughput.
@@ -22,7 +23,7 @@ far as one is found; `found` weighs both what it brings and what it costs.
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -119,19 +120,20 @@ class Decision:
 def decide(
     batch: Batch,
     cost: StepCost,
-    wait_s: float = 0.0,
+    wait_s: float | Floats = 0.0,
     pressure: int = 0,
     drafting: bool = True,
     longest_step: float = math.inf,
 ) -> Decision:
     """Lengths of all drafts of the next step.
 
-    O(rows * K), with a sort of so many.
+    O(rows * K), with a sort of so many; O(rows * K^2) where waits grow with the drafts.
 
     Args:
         batch: Its sequences, at least one.
         cost: Of a step.
-        wait_s: What a step takes longer if any draft is asked for, seconds.
+        wait_s: What a step takes longer if any draft is asked for, seconds; [K + 1] by the
+            longest of them.
         pressure: 0-5, from the front door.
         drafting: Whether the step before had drafts; without, `START_GAIN` is asked for.
         longest_step: Longest that a step with our drafts may take, as a multiple of the same step
@@ -142,17 +144,16 @@ def decide(
     governed = batch.wished == AUTO
     lengths = np.where(governed, 0, np.minimum(batch.wished, caps))
     gains = np.cumprod(batch.acceptance, axis=1) * batch.found[:, None]
-    sums = np.zeros((rows, longest_of_all + 1))
-    np.cumsum(gains, axis=1, out=sums[:, 1:])
-    books = _Books(batch, cost, wait_s, sums)
+    sums = _sums(gains)
+    waits_s = np.full(longest_of_all + 1, wait_s)
+    waits_s[0] = 0.0
+    books = _Books(batch, cost, waits_s, sums)
     plain_tokens, plain_s = books.expected(lengths)
-    chosen, best_gain, needed, unbound = _most_that_pays(
-        books, gains, caps, governed, lengths, drafting, longest_step
-    )
-    result = lengths + chosen
-    reasons = np.where(chosen, int(Reason.PAYS), int(Reason.COSTS_MORE))
-    reasons[chosen < unbound] = Reason.STEP
-    reasons[chosen == caps] = Reason.LONGEST
+    paying = _most_that_pays(books, gains, caps, governed, lengths, drafting, longest_step)
+    result = lengths + paying.lengths
+    reasons = np.where(paying.lengths, int(Reason.PAYS), int(Reason.COSTS_MORE))
+    reasons[paying.lengths < paying.unbound] = Reason.STEP
+    reasons[paying.lengths == caps] = Reason.LONGEST
     reasons[~governed] = Reason.REQUESTED
     for level in range(1, min(pressure, MAX_PRESSURE) + 1):
         pressed = under_pressure(result, batch.low, longest_of_all, level)
@@ -174,8 +175,8 @@ def decide(
         plain_tokens=plain_tokens,
         plain_s=plain_s,
         tokens_by_row=tokens_by_row,
-        best_gain=best_gain,
-        best_gain_needed=needed,
+        best_gain=paying.best_gain,
+        best_gain_needed=paying.best_gain_needed,
         price=_mean_price(batch, cost, result) / (seconds / tokens),
     )
 
@@ -201,8 +202,8 @@ def under_pressure(lengths: Ints, low: Bools, longest: int, pressure: int) -> In
 class _Books:
     """Expected tokens and seconds of a batch, by its lengths."""
 
-    def __init__(self, batch: Batch, cost: StepCost, wait_s: float, sums: Floats) -> None:
-        self.batch, self.cost, self.wait_s, self._sums = batch, cost, wait_s, sums
+    def __init__(self, batch: Batch, cost: StepCost, waits_s: Floats, sums: Floats) -> None:
+        self.batch, self.cost, self.waits_s, self._sums = batch, cost, waits_s, sums
         self.rows = len(batch.context)
         self.places = np.arange(self.rows)
         self.context = float(batch.context.sum())
@@ -217,11 +218,27 @@ class _Books:
             + self.cost.sequence_s * self.rows
             + self.cost.draft_kv_s * float((verified * self.batch.context).sum())
         )
-        return self.rows + float(gains.sum()), seconds + self.wait_s * bool(lengths.any())
+        return self.rows + float(gains.sum()), seconds + float(self.waits_s[lengths.max()])
 
     def rate(self, lengths: Ints) -> float:
         tokens, seconds = self.expected(lengths)
         return seconds / tokens
+
+
+class _Paying(NamedTuple):
+    """Lengths of the sequences that are ours to decide.
+
+    Attributes:
+        lengths: [rows] draft tokens.
+        unbound: [rows] the same if steps might be of any length.
+        best_gain: As `Decision` has it.
+        best_gain_needed: As `Decision` has it.
+    """
+
+    lengths: Ints
+    unbound: Ints
+    best_gain: float = 0.0
+    best_gain_needed: float = 0.0
 
 
 def _most_that_pays(
@@ -232,10 +249,7 @@ def _most_that_pays(
     given: Ints,
     drafting: bool,
     longest_step: float,
-) -> tuple[Ints, float, float, Ints]:
-    """Lengths of the sequences that are ours to decide, the best token's gain, its price, and the
-    lengths that `longest_step` did not allow.
-    """
+) -> _Paying:
     batch, cost = books.batch, books.cost
     places = gains.shape[1]
     rooms = np.where(governed, caps, 0)
@@ -243,7 +257,7 @@ def _most_that_pays(
     candidates = np.flatnonzero(possible)
     none = np.zeros(len(rooms), dtype=np.int64)
     if not len(candidates):
-        return none, 0.0, 0.0, none
+        return _Paying(none, none)
     verified = float((given * batch.found).sum())
     row_s = _mean_row_s(cost, books.rows + verified, float((rooms * batch.found).sum()))
     token_s = row_s + cost.draft_kv_s * batch.context
@@ -252,32 +266,47 @@ def _most_that_pays(
     # Stable, and a row's scores never rise with the place: no token comes before the ones
     # it builds on.
     order = candidates[np.argsort(-score, kind="stable")]
-    owner = order // places
+    owner, place = order // places, order % places
     found = batch.found[owner]
     tokens, seconds = books.expected(given)
-    more_tokens = gains.ravel()[order]
-    more_rows = np.concatenate(([0.0], np.cumsum(found))) + (books.rows + verified)
-    kv_s = cost.draft_kv_s * np.cumsum(found * batch.context[owner])
-    rows_s = cost.rows_s(more_rows)
-    in_all_s = seconds + (rows_s - rows_s[0])
-    in_all_s[1:] += kv_s
-    if not given.any():
-        in_all_s[1:] += books.wait_s
-    in_all_tokens = tokens + np.concatenate(([0.0], np.cumsum(more_tokens)))
+    base = books.rows + verified
+    # One line for each longest draft; where waits are alike the last is enough.
+    waits_s, longest_given = books.waits_s, int(given.max())
+    tops = np.arange(1, places + 1) if waits_s[1] < waits_s[-1] else np.array([places])
+    taken = place < tops[:, None]
+    in_all_tokens = tokens + _sums(taken * gains.ravel()[order])
+    rows_s = cost.rows_s((base + _sums(taken * found)).ravel()).reshape(len(tops), -1)
+    kv_s = cost.draft_kv_s * _sums(taken * (found * batch.context[owner]))
+    in_all_s = seconds + (rows_s - rows_s[0, 0]) + kv_s
+    in_all_s[:, 1:] += np.maximum(waits_s[tops] - waits_s[longest_given], 0.0)[:, None]
     rate = in_all_s / in_all_tokens
     unbound = best = int(np.argmin(rate))
     if longest_step < math.inf:
-        best = int(np.argmin(np.where(in_all_s <= longest_step * in_all_s[0], rate, math.inf)))
-    if not drafting and rate[best] > (1.0 - START_GAIN) * rate[0]:
+        allowed = in_all_s <= longest_step * in_all_s[0, 0]
+        best = int(np.argmin(np.where(allowed, rate, math.inf)))
+    if not drafting and rate.flat[best] > (1.0 - START_GAIN) * rate[0, 0]:
         unbound = best = 0
-    first = int(owner[0])
-    price_s = float(rows_s[min(1, len(rows_s) - 1)] - rows_s[0]) + float(kv_s[0])
-    certain = max(float(batch.found[first]), 1e-6)
-    needed = price_s / certain / (seconds / tokens)
-    chosen = most = np.bincount(owner[:best], minlength=len(rooms))
-    if unbound != best:
-        most = np.bincount(owner[:unbound], minlength=len(rooms))
-    return chosen, float(more_tokens[0]) / certain, needed, most
+
+    def lengths(at: int) -> Ints:
+        top, tried = divmod(at, rate.shape[1])
+        return np.bincount(owner[:tried][taken[top, :tried]], minlength=len(rooms))
+
+    certain = max(float(found[0]), 1e-6)
+    first_s = float(cost.rows_s(np.array([base + found[0]]))[0] - rows_s[0, 0])
+    first_s += cost.draft_kv_s * float(found[0] * batch.context[owner[0]])
+    return _Paying(
+        lengths(best),
+        lengths(unbound),
+        float(gains.ravel()[order[0]]) / certain,
+        first_s / certain / (seconds / tokens),
+    )
+
+
+def _sums(values: Floats) -> Floats:
+    """[n, m + 1] running sums of [n, m] values, from 0 on."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
 
 
 def _mean_price(batch: Batch, cost: StepCost, lengths: Ints) -> float:

@@ -90,8 +90,8 @@ class Proposer:
         """Request id -> session number."""
         self._told: dict[int, int] = {}
         """Session -> tokens of it that its worker was sent."""
-        self._asked = False
-        """Whether the current step asked for drafts."""
+        self._longest_asked = 0
+        """Longest draft that the current step asked for, tokens."""
         self._ended: list[int] = []
 
     @property
@@ -143,7 +143,7 @@ class Proposer:
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
         started_s = time.perf_counter()
-        self._asked = False
+        self._longest_asked = 0
         try:
             return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except Exception:
@@ -152,7 +152,7 @@ class Proposer:
         finally:
             drafted_s = time.perf_counter() - started_s
             self._watch.drafted(drafted_s)
-            self._lengths.waited(drafted_s, self._asked)
+            self._lengths.waited(drafted_s, self._longest_asked)
 
     def tick(self) -> None:
         """Called about once a second, also when the engine is idle: forgets what is over."""
@@ -179,7 +179,7 @@ class Proposer:
         request_ids = [runner.input_batch.req_ids[i] for i in places]
         context = [int(lengths[i]) for i in places]
         wanted = self._wanted(runner, request_ids, context)
-        self._asked = any(wanted)
+        self._longest_asked = max(wanted, default=0)
         rows: dict[int, Row] = {}
         asking: list[tuple[int, str, int, Row]] = []
         for i, request_id, length, its_wanted in zip(

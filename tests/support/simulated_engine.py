@@ -60,6 +60,7 @@ class SimulatedEngine:
         cost: The truth.
         longest: Draft tokens.
         wait_s: That a step takes longer when drafts are asked for.
+        draft_s: The same for each token of the longest of them.
         noise: Standard deviation of a step's measured time, as a part of it; `seconds` has none.
         hiccup: Probability that a step seems to take ten times as long.
         drafted: Draft tokens verified so far.
@@ -73,6 +74,7 @@ class SimulatedEngine:
     cost: StepCost
     longest: int
     wait_s: float = 0.0
+    draft_s: float = 0.0
     noise: float = 0.05
     hiccup: float = 0.002
     drafted: int = 0
@@ -99,10 +101,10 @@ class SimulatedEngine:
             self._numbers += 1
         took_s = self._verify(traffic)
         self._rows = [row for row in self._rows if row.left > 0 or self._end(row)]
-        asked = self._draft(traffic)
-        waited_s = self.wait_s * asked
-        self.lengths.waited(waited_s + 1e-4, bool(asked))
-        self.asked_steps += asked
+        longest = self._draft(traffic)
+        waited_s = self.wait_s * (longest > 0) + self.draft_s * longest
+        self.lengths.waited(waited_s + 1e-4, longest)
+        self.asked_steps += longest > 0
         self.seconds += took_s + waited_s
 
     def _verify(self, traffic: Traffic) -> float:
@@ -129,7 +131,8 @@ class SimulatedEngine:
             self.tokens += accepted + 1
         return seconds
 
-    def _draft(self, traffic: Traffic) -> bool:
+    def _draft(self, traffic: Traffic) -> int:
+        """Longest draft that was asked for."""
         wanted = self.lengths.choose(
             [str(row.number) for row in self._rows],
             [traffic.params(row.number) for row in self._rows],
@@ -147,7 +150,7 @@ class SimulatedEngine:
                 name = str(row.number)
                 row.draft = self.lengths.worth(name, traffic.source, confidence, row.draft)
                 self.lengths.drafted(name, traffic.source, confidence, row.draft)
-        return any(wanted)
+        return max(wanted, default=0)
 
     def _end(self, row: _Row) -> bool:
         self.lengths.forget([str(row.number)])

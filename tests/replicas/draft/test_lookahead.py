@@ -220,3 +220,29 @@ def test_whatever_is_asked_what_is_known_follows_the_text(seed: int) -> None:
         known = ahead.known(key)
         assert not known.more
         assert known.tokens == [text[-1] + 1 + i for i in range(len(known.tokens))]
+
+
+def test_a_rejection_that_is_worth_it_is_prepared_beside_the_draft() -> None:
+    """As soon as nobody waits, and before the draft behind full acceptance is there."""
+    ahead, engine = setting(lookahead=8, fan_out=1)
+    ask(ahead, A, 3, 1, 2)
+    for _ in range(4):
+        engine.step()
+    assert ahead.counts.branches == 1
+    assert ahead.known(A).tokens == [3, 4, 5, 6]
+
+
+def test_a_rejection_that_never_comes_is_prepared_last() -> None:
+    """Where texts go on as drafted, rejections wait for the draft behind the bonus token."""
+    ahead, engine = setting(lookahead=8, fan_out=1)
+    text = [1, 2]
+    for _ in range(60):
+        ask(ahead, A, 3, *text)
+        engine.run()
+        text += [text[-1] + 1 + i for i in range(4)]
+    ask(ahead, A, 3, *text)
+    before = ahead.counts.branches
+    while ahead.counts.branches == before:
+        assert ahead.has_work()
+        engine.step()
+    assert len(ahead.known(A).tokens) >= 7

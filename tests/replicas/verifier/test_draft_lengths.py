@@ -157,6 +157,29 @@ def test_a_slow_draft_worker_is_given_up_and_found_again() -> None:
     assert mean_length(one) > 2
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rate", [0.95, 0.8, 0.6])
+@pytest.mark.parametrize("draft_s", [0.001, 0.004, 0.008])
+def test_a_draft_model_that_takes_its_time_is_asked_for_as_much_as_pays(
+    draft_s: float, rate: float, rows: int
+) -> None:
+    """Each token of the longest draft makes the step wait; never five per cent slower than the
+    best fixed length of them.
+    """
+    traffic = Traffic(lambda _: rate, source="worker:model")
+
+    def speed(**settings: Any) -> float:
+        one = engine(wait_s=0.0, **settings)
+        one.draft_s = draft_s
+        one.run(300, rows, traffic)
+        return one.run(1500, rows, traffic)
+
+    fixed = [
+        speed(of_class=(("interactive", length), ("batch", length))) for length in range(K + 1)
+    ]
+    assert speed() >= 0.95 * max(fixed)
+
+
 def test_what_a_request_and_its_class_say_is_obeyed() -> None:
     """A request before its class; an unknown class is the interactive one."""
     lengths = DraftLengths(

@@ -326,8 +326,8 @@ class Lengths(DraftLengths):
     def stepped(self, load: Any, seconds: float) -> None:
         self.told.append(("stepped", load, seconds))
 
-    def waited(self, seconds: float, asked: bool) -> None:
-        self.told.append(("waited", asked))
+    def waited(self, seconds: float, longest: int) -> None:
+        self.told.append(("waited", longest))
 
     def forget(self, request_ids: Any) -> None:
         self.told += [("forget", request_id) for request_id in request_ids]
@@ -396,17 +396,17 @@ def test_the_governor_is_told_what_came_of_its_lengths(governed: tuple[Engine, L
         ("settled", "b", 1, 0),
         ("choose", ["a", "b"], [4, 4], [LONGEST, LONGEST]),
         ("drafted", "b", WORKER, SURENESS, 2),
-        ("waited", True),
+        ("waited", 2),
         ("stepped", StepLoad(2, 8, 0), 0.5),
         ("settled", "a", 1, 0),
         ("settled", "b", 2, 2),
         ("choose", ["a", "b"], [5, 6], [LONGEST, LONGEST]),
         ("drafted", "b", WORKER, SURENESS, 2),
-        ("waited", True),
+        ("waited", 2),
         ("settled", "a", 1, 0),
         ("choose", ["a"], [6], [LONGEST]),
         ("forget", "b"),
-        ("waited", False),
+        ("waited", 0),
     ]
 
 
