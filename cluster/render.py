@@ -242,7 +242,8 @@ def model_words(model: DraftModelReport) -> str:
     foreseen = f"{model.followed / went_on:.0%}" if went_on else "none"
     return (
         f"draft model {model.name}: {ready} of {model.asked} asks were ready before they came, "
-        f"{foreseen} of texts went on as drafted, {model.branched} as prepared for; {model.generated} tokens generated; "
+        f"{foreseen} of texts went on as drafted, {model.branched} as prepared for; "
+        f"{model.generated} tokens generated; "
         f"{model.running} of {model.places} places in use, {model.step_s * 1e3:.0f} ms a step, "
         f"busy {model.busy_ratio:.0%}"
     )

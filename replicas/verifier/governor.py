@@ -139,7 +139,7 @@ def decide(
         longest_step: Longest that a step with our drafts may take, as a multiple of the same step
             without them.
     """
-    rows, longest_of_all = batch.acceptance.shape
+    longest_of_all = batch.acceptance.shape[1]
     caps = np.minimum(batch.longest, longest_of_all)
     governed = batch.wished == AUTO
     lengths = np.where(governed, 0, np.minimum(batch.wished, caps))

@@ -59,7 +59,7 @@ class ProposerSettings:
         max_length: Longest draft, tokens.
         shortest_match: Of local prompt lookup, tokens.
         local_lookup: Whether prompt lookup here stands in for workers.
-        wait_fraction: Longest wait as a part of the step time, 0-1.
+        wait_fraction: Longest wait as a multiple of the step time.
         wait_max_s: Longest wait, seconds.
     """
 

@@ -2,7 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+from engine_process import Run
 
 from cluster.model_plans import AHEAD, IN_VERIFIER, NONE, SPLIT, model_round
 from cluster.planner import DraftModel, Profile
@@ -13,74 +17,90 @@ WORST_RATE, WORST_TOKENS = 0.15, 0.05
 FAMILIES = {"colocated": IN_VERIFIER, "split": SPLIT, "ahead": AHEAD}
 
 
-@dataclass
-class Half:
-    """What one half of the prompts came to, with the longest drafts, one request at a time."""
+@dataclass(frozen=True)
+class Rounds:
+    """What became of drafts that were as long as can be.
 
-    drafted: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    tokens: int = 0
-    steps: int = 0
+    Attributes:
+        longest: Their tokens.
+        accepted: By prompt, of each draft.
+    """
 
-    def add(self, drafted: Sequence[int], accepted: Sequence[int], tokens: int, steps: int) -> None:
-        """One more run."""
-        self.drafted = _sums(self.drafted, drafted)
-        self.accepted = _sums(self.accepted, accepted)
-        self.tokens, self.steps = self.tokens + tokens, self.steps + steps
+    longest: int
+    accepted: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, run: Run, prompts: Sequence[Sequence[int]], longest: int) -> Self:
+        """From what was proposed in a greedy run, and what was answered."""
+        by_prompt = []
+        for prompt, answers, proposals in zip(prompts, run.tokens, run.proposals, strict=True):
+            accepted = []
+            for proposal in proposals:
+                text = answers[0][proposal.length - len(prompt) :]
+                if len(proposal.draft) == longest <= len(text):
+                    agree = [a == b for a, b in zip(proposal.draft, text, strict=False)]
+                    accepted.append([*agree, False].index(False))
+            by_prompt.append(tuple(accepted))
+        return cls(longest, tuple(by_prompt))
 
     @property
     def acceptance(self) -> tuple[float, ...]:
         """a_i: by place, of those whose places before were accepted."""
-        reached = [self.drafted[0] if self.drafted else 0, *self.accepted]
-        return tuple(
-            accepted / before
-            for accepted, before in zip(self.accepted, reached, strict=False)
-            if before
+        every = [accepted for its in self.accepted for accepted in its]
+        reached = [
+            sum(accepted >= place for accepted in every) for place in range(self.longest + 1)
+        ]
+        return tuple(after / before for before, after in pairwise(reached) if before)
+
+    def reach(self, places: int) -> float:
+        """Chance that so many places are accepted."""
+        return expected_tokens(self.acceptance[:places]) - expected_tokens(
+            self.acceptance[: places - 1]
         )
 
+    def tokens(self, length: int) -> float:
+        """Of a round with drafts of so many tokens, on average."""
+        every = [1 + min(accepted, length) for its in self.accepted for accepted in its]
+        return statistics.mean(every)
 
-def _sums(ours: list[int], more: Sequence[int]) -> list[int]:
-    wide = max(len(ours), len(more))
-    return [
-        sum(values[place] for values in (ours, more) if place < len(values))
-        for place in range(wide)
-    ]
+    def halves(self) -> tuple["Rounds", "Rounds"]:
+        """Of every other prompt, and of the rest."""
+        return Rounds(self.longest, self.accepted[::2]), Rounds(self.longest, self.accepted[1::2])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One placement and acceptance, batch 1.
+    """One cell.
 
     Attributes:
+        batch: Sequences.
         rates: Tokens/s by arm, medians.
         verify_s: Time of a step without waiting, by draft length; 0 for no drafts.
         draft_s: T_q in a worker.
         trip_s: RTT.
-        halves: Of the prompts, with the longest drafts.
+        acceptance: a_i.
         draft_in_verifier_s: T_q where the verifier has it. None: as in a worker.
     """
 
+    batch: int
     rates: Mapping[str, float]
     verify_s: Mapping[int, float]
     draft_s: float
     trip_s: float
-    halves: tuple[Half, Half]
+    acceptance: tuple[float, ...]
     draft_in_verifier_s: float | None = None
 
 
 def predicted(measured: Measured, arm: str) -> float:
     """Tokens/s of an arm, by T_p, T_q, a and RTT alone."""
     family, _, length = arm.partition(" ")
-    plain_s = measured.verify_s[0]
-    whole = Half()
-    for half in measured.halves:
-        whole.add(half.drafted, half.accepted, half.tokens, half.steps)
-    knots = tuple((k + 1, s - plain_s) for k, s in sorted(measured.verify_s.items()))
-    profile = Profile(StepCost(plain_s, 0.0, knots=knots), whole.acceptance)
+    plain_s, batch = measured.verify_s[0], measured.batch
+    knots = tuple((batch * (k + 1), s - plain_s) for k, s in sorted(measured.verify_s.items()))
+    profile = Profile(StepCost(plain_s, 0.0, knots=knots), measured.acceptance)
     in_verifier_s = measured.draft_in_verifier_s or measured.draft_s
     model = DraftModel(measured.draft_s, in_verifier_s, measured.trip_s)
     way = FAMILIES.get(family, NONE)
-    return 1 / model_round(profile, model, way, 1, int(length or 0)).token_s
+    return 1 / model_round(profile, model, way, batch, int(length or 0)).token_s
 
 
 def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
@@ -88,20 +108,27 @@ def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
     errors = {arm: predicted(measured, arm) / measured.rates[arm] - 1 for arm in arms}
     worst = max(errors, key=lambda arm: abs(errors[arm]))
     within = sum(abs(error) <= WORST_RATE for error in errors.values())
-    told = [
+    return [
         f"{cell}: predicted tokens/s within {WORST_RATE:.0%} for {within} of {len(arms)} arms; "
         f"median error {statistics.median(map(abs, errors.values())):.0%}, worst "
         f"{errors[worst]:+.0%} ({worst})",
         f"{cell}: " + ", ".join(f"{arm} {error:+.0%}" for arm, error in errors.items()),
     ]
-    first, second = measured.halves
-    if first.steps and second.steps:
-        foreseen, real = expected_tokens(first.acceptance), second.tokens / second.steps
+
+
+def words_on_rounds(name: str, rounds: Rounds, length: int) -> list[str]:
+    """How well one half of the prompts foretells the other."""
+    first, second = rounds.halves()
+    places = " ".join(f"{rate:.2f}" for rate in rounds.acceptance)
+    count = sum(map(len, rounds.accepted))
+    told = [f"{name}: a_i {places}, of {count} drafts of {rounds.longest} tokens"]
+    for tokens in (length, rounds.longest):
+        foreseen, real = expected_tokens(first.acceptance[:tokens]), second.tokens(tokens)
         error = foreseen / real - 1
         word = "met" if abs(error) <= WORST_TOKENS else "missed"
-        places = " ".join(f"{rate:.2f}" for rate in first.acceptance)
         told.append(
-            f"{cell}: a_i of the first half ({places}) give E[N] {foreseen:.2f} for the second, "
-            f"measured {real:.2f}, {error:+.0%}, <= {WORST_TOKENS:.0%}: {word}"
+            f"{name}: a_i of one half of the prompts give E[N] {foreseen:.2f} for drafts of "
+            f"{tokens} in the other, measured {real:.2f}, {error:+.1%}, within "
+            f"{WORST_TOKENS:.0%}: {word}"
         )
     return told

@@ -124,9 +124,6 @@ class Engine:
             def by_source(name: str) -> dict[str, int]:
                 return {key[len(name) :]: counts[key] for key in counts if key.startswith(name)}
 
-            def by_place(name: str) -> list[int]:
-                return [counts[f"place {place} {name}"] for place in range(self._longest)]
-
             return Run(
                 answers=[answers.get(ask_id, Answer()) for ask_id in ids],
                 proposals=[self._proposals.get(ask_id, []) for ask_id in ids],
@@ -136,8 +133,6 @@ class Engine:
                 accepted=counts["vllm:spec_decode_num_accepted_tokens"],
                 drafted_by=by_source("drafted "),
                 accepted_by=by_source("accepted "),
-                drafted_at=by_place("drafted"),
-                accepted_at=by_place("accepted"),
                 violations=counts["violations"],
                 failures=counts["failures"],
                 sessions=after["sessions"],
@@ -194,9 +189,6 @@ class Engine:
         for source, account in state["sources"].items():
             counts[f"drafted {source}"] = sum(account["drafted"])
             counts[f"accepted {source}"] = sum(account["accepted"])
-            for name in ("drafted", "accepted"):
-                for place, number in enumerate(account[name]):
-                    counts[f"place {place} {name}"] += number
         counts["violations"] = sum(state["violations"].values())
         counts["failures"] = state["failures"]
         counts["sessions"] = state["sessions"]

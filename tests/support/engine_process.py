@@ -88,8 +88,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         accepted: Of these, accepted.
         drafted_by: The same, as the proposer counts them, by source.
         accepted_by: As `drafted_by`.
-        drafted_at: [longest draft] the same by place in the draft.
-        accepted_at: As `drafted_at`.
         violations: Answers of workers that could not be believed.
         failures: Steps without drafts because the proposer failed.
         sessions: That the proposer remembers, after a last tick.
@@ -107,8 +105,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     drafted_by: dict[str, int]
     accepted_by: dict[str, int]
-    drafted_at: list[int]
-    accepted_at: list[int]
     violations: int
     failures: int
     sessions: int

@@ -1,0 +1,119 @@
+"""One measurement of one arm of `lookahead.py`."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine_process import Ask, EngineProcess, Run
+from harness import Metric
+from lookahead_parts import Place
+
+NONE, AGAIN, GOVERNOR = "none", "none again", "governor"
+THROUGHPUT = Metric("decoding", "tokens/s", higher_is_better=True)
+ACCEPTANCE = Metric("drafts accepted", "0-1", higher_is_better=True)
+STEP_TOKENS = Metric("tokens a step and request", "tokens", higher_is_better=True)
+HITS = Metric("went on as drafted, bonus token too", "0-1", higher_is_better=True)
+BRANCHED = Metric("went a prepared way", "0-1", higher_is_better=True)
+HIDDEN = Metric("drafting time hidden", "0-1", higher_is_better=True)
+METRICS = (THROUGHPUT, ACCEPTANCE, STEP_TOKENS, HITS, BRANCHED, HIDDEN)
+
+
+@dataclass
+class Seen:
+    """What predictions of one cell are made from.
+
+    Attributes:
+        verify_s: Of a step, waiting left out, by draft length; 0 for no drafts.
+        draft_s: Of the draft model's steps.
+    """
+
+    verify_s: dict[int, list[float]] = field(default_factory=dict)
+    draft_s: list[float] = field(default_factory=list)
+
+
+class Part:
+    """One placement and acceptance.
+
+    Args:
+        place: What runs.
+        prompts: Token ids of the prompts.
+        tokens: Of each answer.
+    """
+
+    def __init__(self, place: Place, prompts: list[list[int]], tokens: int) -> None:
+        self.seen: dict[int, Seen] = {}
+        self._place, self._prompts, self._tokens = place, prompts, tokens
+        self._reading_s: dict[tuple[str, int], float] = {}
+
+    def run(self, arm: str, batch: int) -> dict[str, float]:
+        """One measurement: two prompts one after the other, or `batch` at once."""
+        place, seen = self._place, self.seen.setdefault(batch, Seen())
+        kind, _, length = arm.partition(" ")
+        worker = place.workers.get(
+            {"split": "waits", "ahead": "ahead", GOVERNOR: "ahead"}.get(kind, "")
+        )
+        wish: dict[str, str | int] = {}
+        engine, cores = (place.plain, "plain") if worker is None else (place.split, "split")
+        if kind in ("split", "ahead"):
+            wish = {"paceline_speculation": int(length)}
+        elif kind == "colocated":
+            engine = place.colocated[int(length)]
+        endpoint = worker.endpoint if worker is not None else ""
+        before = worker.stats()["counts"] if worker is not None else {}
+        runs = self._all(engine, batch, self._tokens, wish, endpoint)
+        prompts = self._prompts[: max(2, batch)]
+        reading_s = self._reads(cores, batch)
+        decoding_s = sum(run.seconds for run in runs) - reading_s
+        decoded = (self._tokens - 1) * len(prompts)
+        steps = sum(run.steps - 1 for run in runs)
+        drafted = sum(run.drafted for run in runs)
+        wait_s = sum(run.wait_s for run in runs)
+        values = {
+            THROUGHPUT.name: decoded / decoding_s,
+            STEP_TOKENS.name: decoded / steps / batch,
+        }
+        if arm == NONE or kind == "split":
+            seen.verify_s.setdefault(int(length or 0), []).append((decoding_s - wait_s) / steps)
+        if drafted:
+            values[ACCEPTANCE.name] = sum(run.accepted for run in runs) / drafted
+        if worker is not None and drafted:
+            after = worker.stats()
+            counts = {name: after["counts"][name] - before[name] for name in before}
+            went_on = counts["followed"] + counts["branched"] + counts["restarted"]
+            seen.draft_s.append(after["step_s"])
+            # Rows of one batch are drafted together.
+            values[HIDDEN.name] = max(0.0, 1 - wait_s / (drafted / batch * after["step_s"]))
+            values[HITS.name] = counts["followed"] / went_on if went_on else 0.0
+            values[BRANCHED.name] = counts["branched"] / went_on if went_on else 0.0
+        return values
+
+    def _reads(self, cores: str, batch: int) -> float:
+        """Time in which the prompts are read by an engine with these cores, seconds."""
+        if (cores, batch) not in self._reading_s:
+            engine = self._place.plain if cores == "plain" else self._place.split
+            taken = [self._all(engine, batch, 1, {"paceline_speculation": 0}, "") for _ in range(3)]
+            self._reading_s[cores, batch] = statistics.median(
+                sum(run.seconds for run in runs) for runs in taken
+            )
+        return self._reading_s[cores, batch]
+
+    def _all(
+        self,
+        engine: EngineProcess,
+        batch: int,
+        tokens: int,
+        wish: Mapping[str, str | int],
+        endpoint: str,
+    ) -> list[Run]:
+        prompts = self._prompts[: max(2, batch)]
+        return [
+            engine.run(
+                [
+                    Ask(prompt=prompt, max_tokens=tokens, xargs=dict(wish))
+                    for prompt in prompts[first : first + batch]
+                ],
+                "given" if endpoint else "none",
+                endpoint=endpoint,
+            )
+            for first in range(0, len(prompts), batch)
+        ]

@@ -1,0 +1,163 @@
+"""The processes that `lookahead.py` measures, on the cores of their placement."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from engine_process import Ask, EngineProcess
+from harness import console
+from model_workers import ModelWorker
+from transformers import AutoTokenizer
+
+from configs.schema import ClusterConfig
+
+TOKEN_ENV: Final = "DRAFT_TOKEN_OF_TEST"
+LONGEST, LOOKAHEAD, FAN_OUT, CONTEXT = 8, 9, 1, 1024
+PATIENT: Final = {"local_lookup": False, "wait_fraction": 8.0, "wait_max_ms": 1000.0}
+"""Drafts of a fixed length are waited for; how long is the governor's to decide."""
+SEQUENCES: Final = 16
+"""That are judged at once where only acceptance is measured."""
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Where a process computes: a command before it, and its threads."""
+
+    prefix: tuple[str, ...]
+    threads: int
+
+
+VERIFIER, DRAFTER = Cores(("taskset", "-c", "0"), 1), Cores(("taskset", "-c", "1"), 1)
+BOTH = Cores((), 2)
+
+
+def cores_of(placement: str) -> Cores:
+    """What everything gets that does not split the work."""
+    return VERIFIER if placement == "own core" else BOTH
+
+
+@dataclass(frozen=True)
+class Place:
+    """What runs for one placement and one draft model.
+
+    Attributes:
+        plain: Without speculation.
+        split: With draft workers; requests say how long drafts are, or leave it to the governor.
+        colocated: vLLM's `draft_model`, by draft length.
+        workers: `waits` drafts what it is asked for, `ahead` goes on.
+    """
+
+    plain: EngineProcess
+    split: EngineProcess
+    colocated: dict[int, EngineProcess]
+    workers: dict[str, ModelWorker]
+
+
+@contextmanager
+def verifiers(
+    folder: Path, target: Path, placement: str
+) -> Iterator[tuple[EngineProcess, EngineProcess]]:
+    """Without speculation, and with draft workers."""
+    drafting = {"max_length": LONGEST, "split": PATIENT, "governor": "auto", "patience_s": None}
+    with (
+        engine(folder, "plain", target, cores_of(placement)) as plain,
+        engine(folder, "split", target, VERIFIER, **drafting) as split,
+    ):
+        warm([plain, split])
+        yield plain, split
+
+
+@contextmanager
+def colocated_engines(
+    folder: Path, target: Path, draft: Path, placement: str, lengths: Sequence[int]
+) -> Iterator[dict[int, EngineProcess]]:
+    """One a length; who is not asked takes no time."""
+    with ExitStack() as stack:
+        engines = {}
+        for length in lengths:
+            spec = {
+                "method": "draft_model",
+                "model": str(draft),
+                "num_speculative_tokens": length,
+            }
+            one = engine(
+                *(folder, f"colocated {length}", target, cores_of(placement)),
+                speculative_config=spec,
+            )
+            engines[length] = stack.enter_context(one)
+        warm(list(engines.values()))
+        yield engines
+
+
+@contextmanager
+def draft_workers(folder: Path, target: Path, draft: Path) -> Iterator[dict[str, ModelWorker]]:
+    """One that waits and one that runs ahead."""
+    with (
+        worker(folder / "waits", target, draft, 0, 0) as waits,
+        worker(folder / "ahead", target, draft, LOOKAHEAD, FAN_OUT) as ahead,
+    ):
+        assert waits.endpoint and ahead.endpoint, "waits until they are ready"
+        yield {"waits": waits, "ahead": ahead}
+
+
+@contextmanager
+def judge(folder: Path, base: Path) -> Iterator[EngineProcess]:
+    """The target without its layers that change nothing, and drafts of just the longest length."""
+    drafting = {"max_length": LONGEST, "split": PATIENT, "governor": "fixed", "patience_s": 30.0}
+    with engine(folder, "judge", base, VERIFIER, max_num_seqs=SEQUENCES, **drafting) as one:
+        warm([one])
+        yield one
+
+
+def engine(folder: Path, name: str, target: Path, cores: Cores, **more: Any) -> EngineProcess:
+    """A verifier's engine."""
+    console.print(f"  starting {name}")
+    arguments: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "max_model_len": CONTEXT,
+        "max_num_seqs": 8,
+        "enable_prefix_caching": False,
+    }
+    log = folder / f"{name}.log"
+    return EngineProcess(
+        target, log, prefix=cores.prefix, threads=cores.threads, **(arguments | more)
+    )
+
+
+def warm(engines: Sequence[EngineProcess]) -> None:
+    """Waits until they run."""
+    for one in engines:
+        one.run([Ask(prompt=[1, 2, 3], max_tokens=2)], "none")
+
+
+def worker(folder: Path, target: Path, draft: Path, lookahead: int, fan_out: int) -> ModelWorker:
+    """A draft worker."""
+    model = {
+        "source": str(draft),
+        "dtype": "bfloat16",
+        "eager": True,
+        "sessions": SEQUENCES,
+        "lookahead": lookahead,
+        "fan_out": fan_out,
+    }
+    split = {"token": {"env": TOKEN_ENV}, "workers": {"kinds": ["model"], "draft": model}}
+    config = ClusterConfig.model_validate(
+        {
+            "model": {"name": "m", "source": str(target), "max_model_len": CONTEXT},
+            "drafting": {"split": split},
+        }
+    )
+    return ModelWorker(config, folder, DRAFTER.prefix, DRAFTER.threads)
+
+
+def token_ids(base: Path, prompts: Sequence[str]) -> list[list[int]]:
+    """The prompts, as chats."""
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+        for prompt in prompts
+    ]
