@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from replicas.verifier.governor import Batch, Decision, Reason
+from replicas.verifier.draft_costs import Batch
+from replicas.verifier.governor import Decision, Reason
 from replicas.verifier.step_cost import Floats
 
 RECENT: Final = 0.05

@@ -15,21 +15,21 @@ worth (`confidence.py`) and what each request wishes (`request_speculation.py`).
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from kvstore.verifier_report import GovernorReport, StepCostReport
+from kvstore.verifier_report import GovernorReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
 from replicas.verifier.confidence import Confidences
 from replicas.verifier.draft_books import LengthBooks, WaitModel
-from replicas.verifier.governor import AUTO, STOP_ALL, STOP_LOW, Batch, Decision, Reason, decide
+from replicas.verifier.draft_costs import AUTO, Batch
+from replicas.verifier.governor import STOP_ALL, STOP_LOW, Decision, Reason, decide
+from replicas.verifier.governor_report import governor_report
 from replicas.verifier.probing import Probes, Turn
 from replicas.verifier.request_speculation import LOW, wish_of
 from replicas.verifier.step_cost import StepCost, StepLoad
 from replicas.verifier.step_model import StepModel
-
-MAX_KNOTS_TOLD: Final = 64
 
 
 @dataclass(frozen=True)
@@ -203,34 +203,10 @@ class DraftLengths:
 
     def report(self) -> GovernorReport:
         """Where drafting is, and by what."""
-        cost, books = self.model.cost, self._books
-        knots = cost.knots[:MAX_KNOTS_TOLD]
-        return GovernorReport(
-            mode=self._settings.mode,
-            pressure=self.pressure,
-            lengths=list(books.lengths),
-            reason=books.reason(),
-            expected_tokens=books.expected_tokens,
-            real_tokens=books.real_tokens,
-            mean_length=books.mean_length,
-            mean_rows=books.mean_rows,
-            mean_context=books.mean_context,
-            mean_found=min(1.0, books.mean_found),
-            acceptance=books.acceptance,
-            gain=books.gain,
-            gain_needed=books.gain_needed,
-            token_s=books.token_s,
+        return governor_report(
+            *(self._settings.mode, self.pressure, self._books, self.model),
             wait_s=self.wait_s,
             probes=self._probes.made,
-            step=StepCostReport(
-                *(cost.fixed_s, cost.row_s, cost.kv_s, cost.draft_kv_s),
-                shapes=list(cost.shapes),
-                knot_rows=[rows for rows, _ in knots],
-                knot_s=[seconds for _, seconds in knots],
-                samples=self.model.samples,
-                error=min(1.0, self.model.error),
-                sequence_s=cost.sequence_s,
-            ),
         )
 
     def _begin(self, request_id: str, params: Any) -> _Request:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from configs.request_class import BATCH, INTERACTIVE
-from replicas.verifier.governor import AUTO
+from replicas.verifier.draft_costs import AUTO
 
 SPECULATION: Final = "paceline_speculation"
 CLASS: Final = "paceline_class"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from simulated_engine import SimulatedEngine, Traffic, params
 
+from replicas.verifier.draft_costs import AUTO
 from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
-from replicas.verifier.governor import AUTO
 from replicas.verifier.request_speculation import class_lengths
 from replicas.verifier.step_cost import StepCost, StepLoad
 

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicas.verifier.best_lengths import START_GAIN
+from replicas.verifier.draft_costs import AUTO, Batch
 from replicas.verifier.governor import (
-    AUTO,
     MAX_PRESSURE,
-    START_GAIN,
     STOP_ALL,
     STOP_LOW,
     TRIM_LOW,
-    Batch,
     Decision,
     Reason,
     decide,
