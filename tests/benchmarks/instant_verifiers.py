@@ -3,11 +3,7 @@
 One Ray, one HAProxy, an application for each routing policy, all of them side by side.
 """
 
-import contextlib
-import os
 import sys
-import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +13,8 @@ from fastapi import FastAPI, Request, Response
 
 sys.path.append("tests/support")
 from listening import ports_of
+from ray_head import serving
 
-from cluster.environment import haproxy_folder, local_environment
-from cluster.parts import start_ray
-from cluster.processes import RUN_ID_VARIABLE, Run, end_processes
 from configs.schema import ClusterConfig
 
 VERIFIERS = 2
@@ -87,27 +81,9 @@ def running(
     config: ClusterConfig, policies: Mapping[str, tuple[str, dict[str, Any]]]
 ) -> Iterator[str]:
     """Starts Ray, HAProxy and an application for each policy; gives HAProxy's address."""
-    with tempfile.TemporaryDirectory(prefix="path-") as root, contextlib.ExitStack() as stack:
-        folder = Path(root) / "run"
-        for part in ("ray", "logs", "tmp"):
-            (folder / part).mkdir(parents=True)
-        os.environ.update(local_environment(config, folder))
-        haproxy_folder(folder).mkdir()
-        path = f"{Path(__file__).parent}:{Path.cwd()}"
-        started: list[int] = []
-        run_id = uuid.uuid4().hex
-        stack.callback(lambda: end_processes(Run(run_id, frozenset(started))))
-        environment = {**os.environ, RUN_ID_VARIABLE: run_id, "PYTHONPATH": path}
-        start_ray(config, folder, environment, started.append)
-        import ray
+    with serving(config, {"PYTHONPATH": f"{Path(__file__).parent}:{Path.cwd()}"}):
         from ray import serve
 
-        ray.init(f"127.0.0.1:{config.ports.ray}", log_to_driver=False, logging_level="ERROR")
-        stack.callback(ray.shutdown)
-        serve.start(
-            proxy_location="HeadOnly",
-            http_options={"host": config.ports.host, "port": config.ports.http},
-        )
         for prefix, application in applications(policies).items():
             serve.run(application, name=prefix.strip("/") or ROOT, route_prefix=prefix)
         yield f"http://127.0.0.1:{config.ports.http}"

@@ -8,17 +8,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ray_head import serving
 
-from cluster.environment import FAST_PATH, local_environment
-from cluster.parts import start_ray
-from cluster.processes import RUN_ID_VARIABLE, Run, end_processes
+from cluster.environment import FAST_PATH
 from configs import ClusterConfig, load_config
 
 OURS = ("worker_extension_cls", "scheduling_policy")
@@ -76,25 +74,12 @@ def application(config: ClusterConfig) -> Any:
 def main() -> None:
     """See the module's docstring."""
     config = load_config(Path(sys.argv[1]))
-    with tempfile.TemporaryDirectory(prefix="rayllm-") as root, ExitStack() as stack:
-        folder = Path(root) / "run"
-        for part in ("ray", "logs", "tmp"):
-            (folder / part).mkdir(parents=True)
-        classic = dict.fromkeys(FAST_PATH, "0") | {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-        os.environ.update(local_environment(config, folder) | classic)
-        started: list[int] = []
-        run_id = uuid.uuid4().hex
-        stack.callback(lambda: end_processes(Run(run_id, frozenset(started))))
-        start_ray(config, folder, {**os.environ, RUN_ID_VARIABLE: run_id}, started.append)
-        import ray
+    classic = dict.fromkeys(FAST_PATH, "0") | {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+    with serving(config, classic):
         from ray import serve
 
-        ray.init(f"127.0.0.1:{config.ports.ray}", log_to_driver=False, logging_level="ERROR")
-        stack.callback(ray.shutdown)
-        host, port = config.ports.host, config.ports.http
-        serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
         serve.run(application(config), name="ray-llm", route_prefix="/")
-        print(f"http://{host}:{port}", flush=True)  # noqa: T201
+        print(f"http://{config.ports.host}:{config.ports.http}", flush=True)  # noqa: T201
         sys.stdin.read()
 
 
