@@ -14,8 +14,8 @@ RECENT: Final = 0.05
 WAIT_WEIGHT: Final = 0.2
 OLD_STEPS: Final = 64
 OUTLIER: Final = 4.0
-MODEL: Final = ":model"
-"""How sources end that are draft models."""
+MODEL: Final = "worker:model"
+"""The source whose tokens come one after the other."""
 SLOPE_WEIGHT: Final = 0.05
 """Weight of a new step in how waits and lengths go together."""
 SLOPE_PRIOR: Final = 0.25
@@ -83,7 +83,7 @@ class WaitModel:
 
     def drafted(self, source: str) -> None:
         """A draft came from there."""
-        self._of_model += SLOPE_WEIGHT * (source.endswith(MODEL) - self._of_model)
+        self._of_model += SLOPE_WEIGHT * ((source == MODEL) - self._of_model)
 
     def by_length(self, longest: int) -> Floats:
         """[longest + 1] seconds; never falls, and 0 for no draft."""

@@ -27,7 +27,7 @@ from replicas.verifier.draft_costs import AUTO, Batch
 from replicas.verifier.governor import STOP_ALL, STOP_LOW, Decision, Reason, decide
 from replicas.verifier.governor_report import governor_report
 from replicas.verifier.probing import Probes, Turn
-from replicas.verifier.request_speculation import LOW, wish_of
+from replicas.verifier.request_speculation import LOW, Wish, wish_of
 from replicas.verifier.step_cost import StepCost, StepLoad
 from replicas.verifier.step_model import StepModel
 
@@ -139,6 +139,20 @@ class DraftLengths:
         self._books.chosen(batch, decision, lengths)
         return lengths
 
+    def first(self, params: Any) -> int:
+        """Draft tokens to ask a draft model for while the prompt of a new request is read.
+
+        Args:
+            params: vLLM's sampling parameters, or None.
+        """
+        wish = self._wish(params)
+        yields_from = STOP_LOW if wish.request_class == LOW else STOP_ALL
+        if self.pressure >= yields_from or getattr(params, "max_tokens", None) == 1:
+            return 0
+        if wish.length != AUTO:
+            return wish.length
+        return self._settings.max_length if self._drafting else 0
+
     def worth(self, request_id: str, source: str, confidence: float, tokens: int) -> int:
         """How many tokens of a draft to verify. All, where the length is not ours to decide.
 
@@ -210,17 +224,20 @@ class DraftLengths:
         )
 
     def _begin(self, request_id: str, params: Any) -> _Request:
-        longest = self._settings.max_length
-        wish = wish_of(params, self._of_class, longest)
-        length = wish.length
-        if self._settings.mode == "off":
-            length = 0
-        elif self._settings.mode == "fixed" and length == AUTO:
-            length = longest
+        wish = self._wish(params)
         record = self._acceptance.start(wish.request_class, self._step)
-        request = _Request(record, length, wish.request_class == LOW, self._step)
+        request = _Request(record, wish.length, wish.request_class == LOW, self._step)
         self._requests[request_id] = request
         return request
+
+    def _wish(self, params: Any) -> Wish:
+        longest, mode = self._settings.max_length, self._settings.mode
+        wish = wish_of(params, self._of_class, longest)
+        if mode == "off":
+            return Wish(wish.request_class, 0)
+        if mode == "fixed" and wish.length == AUTO:
+            return Wish(wish.request_class, longest)
+        return wish
 
     def _batch(
         self, requests: Sequence[_Request], context: Sequence[int], longest: Sequence[int]

@@ -29,6 +29,8 @@ from replicas.verifier.placement import Load, placed
 
 __all__ = ["DraftPool", "PoolStats", "Row", "SourcedDraft", "WorkerAddress"]
 
+MODEL: Final = "model"
+"""The draft kind that reads a prompt before it drafts."""
 MAX_SOCKETS: Final = 4096
 """Of one pool: more than there can be workers, as closed ones go a moment later."""
 NAP_S: Final = 50e-6
@@ -86,6 +88,11 @@ class DraftPool:
     def stats(self) -> PoolStats:
         """What happened so far."""
         return self._tally.snapshot()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether any worker has a draft model."""
+        return any(MODEL in link.address.kinds for link in self._links.values())
 
     def states(self) -> dict[str, str]:
         """Each live worker's breaker (`closed`, `open`, `half_open`), or `refused: ` and why."""

@@ -19,7 +19,7 @@ sequence of one id only ever grows. Nothing here raises: whatever goes wrong cos
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -121,6 +121,31 @@ class Proposer:
         """
         self._runner, self._pool, self._watch, self._settings = runner, pool, watch, settings
         self._lengths = lengths
+        watch.on_prompts = self.begins
+
+    def begins(self, new_requests: Sequence[Any]) -> None:
+        """Called before the step in which vLLM begins to read prompts: a draft model reads them
+        at the same time, so that its first draft may be there with the first token.
+
+        Args:
+            new_requests: vLLM's `NewRequestData`.
+        """
+        if self._pool is None or not self._pool.has_model:
+            return
+        try:
+            rows: dict[int, Row] = {}
+            for request in new_requests:
+                wanted = self._lengths.first(request.sampling_params)
+                if not wanted or not request.prompt_token_ids or request.req_id in self._sessions:
+                    continue
+                prompt = np.array(request.prompt_token_ids, dtype=np.int32)
+                session = self._sessions[request.req_id] = next(self._numbers)
+                self._told[session] = len(prompt)
+                rows[session] = Row(prompt, wanted, domain_of(request.sampling_params))
+            if rows:
+                self._pool.exchange(rows, (), 0.0)
+        except Exception:
+            self._failed()
 
     def propose(
         self,

@@ -15,7 +15,7 @@ It wraps three methods of one runner object. On a GPU the forward pass is only l
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -40,12 +40,14 @@ class StepWatch:
         total_s: By part, since the start.
         mean_s: Running mean of a step's time without `draft`. 0 before the first.
         verified: Draft tokens that the current step verifies, by engine request id.
+        on_prompts: Called before a step with vLLM's data of the requests that are new in it.
     """
 
     steps: int = 0
     total_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     mean_s: float = 0.0
     verified: dict[str, list[int]] = field(default_factory=dict)
+    on_prompts: Callable[[Sequence[Any]], None] | None = None
     _marks: dict[str, float] = field(default_factory=dict)
     _drafted_s: float = 0.0
     _ended_s: float = 0.0
@@ -79,6 +81,8 @@ class StepWatch:
         self._ended_s = 0.0
         self._load = decoding_load(scheduler_output)
         self._marks = {"begin": now_s}
+        if self.on_prompts is not None and scheduler_output.scheduled_new_reqs:
+            self.on_prompts(scheduler_output.scheduled_new_reqs)
 
     def _forward(self, *_: Any, **__: Any) -> None:
         self._marks["forward"] = time.perf_counter()

@@ -19,6 +19,7 @@ from replicas.verifier.proposer import (
     ProposerSettings,
     execution_shapes,
 )
+from replicas.verifier.request_speculation import SPECULATION
 from replicas.verifier.step_cost import StepLoad
 from replicas.verifier.step_watch import StepWatch
 
@@ -57,6 +58,7 @@ class Pool:
         self.waits_s: list[float] = []
         self.drafts: dict[int, list[int]] = {}
         self.error: Exception | None = None
+        self.has_model = False
 
     def exchange(self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float) -> None:
         self.asked.append({s: (row.context.tolist(), row.wanted) for s, row in step.items()})
@@ -184,6 +186,37 @@ def test_a_draft_is_cut_to_what_can_be_of_use(
     assert engine.step({"a": [2]}) == {"a": [5] * room}
     asked = {1: ([1] * prompt + [2], room)}
     assert engine.pool.asked == [asked if room or prompt >= NEWS_TOKENS else {}]
+
+
+def test_a_draft_model_reads_a_prompt_while_the_verifier_does(engine: Engine) -> None:
+    """Where there is one: it is told of a request before the step that begins to read it, unless
+    that wants no drafts; then only of what is new.
+    """
+    wants = SimpleNamespace(max_tokens=10, extra_args=None)
+    wants_none = SimpleNamespace(max_tokens=10, extra_args={SPECULATION: "off"})
+    wants_one = SimpleNamespace(max_tokens=1, extra_args=None)
+    begun = [
+        SimpleNamespace(req_id=request_id, prompt_token_ids=prompt, sampling_params=params)
+        for request_id, prompt, params in (
+            ("a", [1, 2, 3], wants),
+            ("none", [1, 2], wants_none),
+            ("one", [1, 2], wants_one),
+            ("embeds", None, wants),
+        )
+    ]
+    assert engine.watch.on_prompts is not None
+    engine.watch.on_prompts(begun)
+    assert engine.pool.asked == []
+    engine.pool.has_model = True
+    engine.watch.on_prompts(begun)
+    assert engine.pool.asked == [{1: ([1, 2, 3], LONGEST)}]
+    engine.runner.add("a", [1, 2, 3])
+    engine.pool.drafts = {1: [11, 12]}
+    assert engine.step({"a": [4]}) == {"a": [11, 12]}
+    assert engine.pool.asked[1:] == [{1: ([1, 2, 3, 4], LONGEST)}]
+    engine.pool.error = RuntimeError("away")
+    engine.watch.on_prompts([SimpleNamespace(**vars(begun[0]) | {"req_id": "b"})])
+    assert engine.proposer.failures == 1
 
 
 def test_a_request_without_sampling_parameters_is_drafted_for(engine: Engine) -> None:
