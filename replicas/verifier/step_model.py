@@ -7,7 +7,8 @@ Each step of pure decoding is a sample of rows, KV tokens and seconds. Two thing
     knots   how steps of just so many rows differ from the line: a running mean for each
             number of rows, counted as far as it stands out from the noise
 
-A sample counts only as far from the model as the usual error allows (Huber 1964), so that an
+Errors are a part of the step's time: a long step is no better known than a short one, and says no
+more. A sample counts only as far from the model as the usual error allows (Huber 1964), so that an
 outlier moves nothing much, and a lasting change soon is the usual. Directions that the
 samples say nothing of (KV tokens while all contexts are alike) keep what was known. The same
 samples give the same model.
@@ -63,7 +64,8 @@ class StepModel:
         self._line = np.zeros(FEATURES)
         self._squares = np.zeros((FEATURES, FEATURES))
         self._products = np.zeros(FEATURES)
-        self._usual_s = 0.0
+        self._usual = 0.25
+        """Usual error of a sample that counts whole, 0-1 of its time."""
         self._knots: dict[int, _Knot] = {}
         """By rows of a shape."""
 
@@ -76,8 +78,7 @@ class StepModel:
         if not self.samples:
             row_s = FIRST_ROW_SHARE * seconds
             self._line[:2] = max(0.0, seconds - row_s * rows), min(row_s, seconds / rows)
-            self._usual_s = seconds / 4
-            self.error = 0.25
+            self.error = self._usual
         predicted_s = self.cost.seconds(load) if self.samples else seconds
         self._learn(features, rows, predicted_s, seconds)
         self.samples += 1
@@ -87,20 +88,21 @@ class StepModel:
     def _learn(
         self, features: "np.ndarray[Any, Any]", rows: int, predicted_s: float, seconds: float
     ) -> None:
-        most_s = CLIP * max(self._usual_s, 0.01 * predicted_s)
+        most_s = CLIP * max(self._usual, 0.01) * predicted_s
         off_s = min(max(seconds - predicted_s, -most_s), most_s)
         believed_s = predicted_s + off_s
         if self.samples:
-            self._usual_s += ERROR_WEIGHT * (abs(off_s) - self._usual_s)
+            self._usual += ERROR_WEIGHT * (abs(off_s) / predicted_s - self._usual)
             self.error += ERROR_WEIGHT * (
                 min(1.0, abs(seconds - predicted_s) / seconds) - self.error
             )
-        keep = 1.0 - 1.0 / MEMORY
+        keep, weight = 1.0 - 1.0 / MEMORY, max(predicted_s, 0.2 * seconds) ** -2
         self._squares *= keep
-        self._squares += np.outer(features, features)
+        self._squares += np.outer(features, features) * weight
         self._products *= keep
-        self._products += features * believed_s
-        self._knot(rows).saw(believed_s - float((features * self._line).sum()), self.samples)
+        self._products += features * (believed_s * weight)
+        on_line_s = float((features * self._line).sum())
+        self._knot(rows).saw(believed_s - on_line_s, predicted_s, self.samples)
 
     def _knot(self, rows: int) -> "_Knot":
         if rows not in self._knots:
@@ -124,7 +126,7 @@ class StepModel:
         self._line = line / scale
         fixed_s, row_s, kv_s, draft_kv_s, sequence_s = (float(value) for value in self._line)
         knots = tuple(
-            (rows, self._knots[rows].off_line_s(self.samples, self._usual_s))
+            (rows, self._knots[rows].off_line_s(self.samples, self._usual))
             for rows in sorted(self._knots)
         )
         self.cost = StepCost(fixed_s, row_s, kv_s, draft_kv_s, self.cost.shapes, knots, sequence_s)
@@ -133,23 +135,24 @@ class StepModel:
 class _Knot:
     """How steps of one number of rows differ from the line."""
 
-    __slots__ = ("_at_sample", "_mean_s", "_weight")
+    __slots__ = ("_at_sample", "_mean_s", "_step_s", "_weight")
 
     def __init__(self, sample: int) -> None:
-        self._weight = self._mean_s = 0.0
+        self._weight = self._mean_s = self._step_s = 0.0
         self._at_sample = sample
 
-    def saw(self, off_line_s: float, sample: int) -> None:
+    def saw(self, off_line_s: float, step_s: float, sample: int) -> None:
         self._weight = min(self._weight_at(sample) + 1.0, KNOT_MEMORY)
         self._at_sample = sample
         self._mean_s += (off_line_s - self._mean_s) / self._weight
+        self._step_s += (step_s - self._step_s) / self._weight
 
-    def off_line_s(self, sample: int, usual_s: float) -> float:
-        """Seconds; the nearer to zero the less of it stands out from the usual error `usual_s`,
-        and the less and the longer ago it was seen.
+    def off_line_s(self, sample: int, usual: float) -> float:
+        """Seconds; the nearer to zero the less of it stands out from the usual error `usual`, a
+        part of the step, and the less and the longer ago it was seen.
         """
         weight = self._weight_at(sample)
-        noise_s2 = STANDS_OUT * usual_s**2
+        noise_s2 = STANDS_OUT * (usual * self._step_s) ** 2
         if self._mean_s**2 * weight <= noise_s2:
             return 0.0
         real = 1.0 - noise_s2 / (self._mean_s**2 * weight)

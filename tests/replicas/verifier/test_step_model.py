@@ -53,6 +53,16 @@ def assert_knows(model: StepModel, truth: StepCost, within: float) -> None:
         assert model.cost.seconds(load) == pytest.approx(truth.seconds(load), rel=within)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_short_steps_are_known_as_well_as_long_ones_between_them(seed: int) -> None:
+    """Noise is a part of a step: that of long contexts hides nothing of the short ones."""
+    truth, model = StepCost(0.01, 0.001, 2e-6), StepModel()
+    short, long = StepLoad(8, 800, 0, 8), StepLoad(8, 100_000, 0, 8)
+    taught(model, truth, [short, long, long] * 150, noise=0.2, seed=seed)
+    assert model.cost.seconds(short) == pytest.approx(truth.seconds(short), rel=0.12)
+    assert model.cost.seconds(long) == pytest.approx(truth.seconds(long), rel=0.12)
+
+
 def test_a_straight_truth_is_found() -> None:
     """Without noise nearly exactly, after 400 steps."""
     model = StepModel()
