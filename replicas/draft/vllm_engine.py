@@ -107,6 +107,14 @@ class VllmDraftEngine:
         self._logprobs = SEEN if sees_others else None
         self.max_model_len: int = self._engine.model_config.max_model_len
         self.vocab_size: int = self._engine.model_config.get_vocab_size()
+        self._warm()
+
+    def _warm(self) -> None:
+        """A first step takes a second longer than others: nobody should wait for that one."""
+        params = self._params(max_tokens=2, detokenize=False, logprobs=self._logprobs)
+        self._engine.add_request("warm", self._prompt([0, 1]), params)
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
 
     def change(self, plan: Plan) -> None:
         """As `DraftEngine.change`."""

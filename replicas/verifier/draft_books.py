@@ -58,7 +58,7 @@ class WaitModel:
         self._asked, self._unasked = WaitMean(), WaitMean()
         self._length = 0.0
         self._lengths_2 = self._waits_lengths = 0.0
-        self._of_model = 0.0
+        self._drafts, self._of_model = 0, 0.0
         """Part of recent drafts that a draft model made, 0-1."""
 
     @property
@@ -83,7 +83,9 @@ class WaitModel:
 
     def drafted(self, source: str) -> None:
         """A draft came from there."""
-        self._of_model += SLOPE_WEIGHT * ((source == MODEL) - self._of_model)
+        self._drafts += 1
+        weight = max(SLOPE_WEIGHT, 1 / self._drafts)
+        self._of_model += weight * ((source == MODEL) - self._of_model)
 
     def by_length(self, longest: int) -> Floats:
         """[longest + 1] seconds; never falls, and 0 for no draft."""

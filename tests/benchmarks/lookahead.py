@@ -46,8 +46,8 @@ from lookahead_arms import (
 from lookahead_parts import (
     LONGEST,
     TOKEN_ENV,
+    ColocatedEngines,
     Place,
-    colocated_engines,
     draft_workers,
     judge,
     token_ids,
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one length, batch 1, own core")
     parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 3, quick 2")
     parser.add_argument("--acceptance", choices=tuple(NOISE), help="only this one")
+    parser.add_argument("--batch", type=int, choices=FULL.batches, help="only this one")
     parser.add_argument("--placement", choices=FULL.placements, help="only this one")
     args = parser.parse_args()
     size = QUICK if args.quick else FULL
@@ -115,6 +116,8 @@ def main() -> None:
         size = replace(size, noises=(args.acceptance,))
     if args.placement:
         size = replace(size, placements=(args.placement,))
+    if args.batch:
+        size = replace(size, batches=(args.batch,))
     if args.repetitions:
         size = replace(size, repetitions=args.repetitions)
     os.environ[TOKEN_ENV] = secrets.token_hex(16)
@@ -144,9 +147,7 @@ def main() -> None:
                             with judge(folder, base) as engine:
                                 rounds[noise] = judged(engine, workers["waits"].endpoint, base)
                             notes += words_on_rounds(noise, rounds[noise], HEADLINE)
-                        with colocated_engines(
-                            folder, target, draft, placement, size.lengths
-                        ) as colocated:
+                        with ColocatedEngines(folder, target, draft, placement) as colocated:
                             place = Place(plain, split, colocated, workers)
                             part = Part(place, token_ids(base, PROMPTS), size.tokens)
                             measure(bench, part, f"{placement}, {noise}, ", size.repetitions)
@@ -170,19 +171,22 @@ def judged(engine: EngineProcess, endpoint: str, base: Path) -> Rounds:
 def measure(bench: Bench, part: Part, prefix: str, repetitions: int) -> None:
     """All arms in the cells of one part, and the claims' arms more than once."""
     all_arms, all_cells = list(bench.arms), list(bench.cells)
-    for cell in (cell for cell in all_cells if cell.startswith(prefix)):
-        batch = int(cell.rpartition(" ")[2])
+    its_cells = [cell for cell in all_cells if cell.startswith(prefix)]
 
-        def one(arm: str, _: str, __: int, batch: int = batch) -> dict[str, float]:
-            return part.run(arm, batch)
+    def one(arm: str, cell: str, _: int) -> dict[str, float]:
+        return part.run(arm, int(cell.rpartition(" ")[2]))
 
-        bench.cells = [cell]
-        part.run(GOVERNOR, batch)  # it learns; and every process has seen such a batch
+    for cell in its_cells:
+        one(GOVERNOR, cell, 0)  # it learns; and every process has seen such a batch
+    bench.cells = its_cells
+    for arm in all_arms:
+        bench.arms = [arm]  # an arm's engine is started once for all cells
         bench.run(one, 1)
+    for cell in its_cells:
+        bench.arms, bench.cells = all_arms, [cell]
         bench.arms = headline(bench, cell)
         bench.run(one, repetitions - 1)
-        bench.arms = all_arms
-    bench.cells = all_cells
+    bench.arms, bench.cells = all_arms, all_cells
 
 
 def rate(bench: Bench, arm: str, cell: str) -> float:

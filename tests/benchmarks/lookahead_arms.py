@@ -57,7 +57,7 @@ class Part:
         if kind in ("split", "ahead"):
             wish = {"paceline_speculation": int(length)}
         elif kind == "colocated":
-            engine = place.colocated[int(length)]
+            engine = place.colocated.of(int(length))
         endpoint = worker.endpoint if worker is not None else ""
         before = worker.stats()["counts"] if worker is not None else {}
         runs = self._all(engine, batch, self._tokens, wish, endpoint)

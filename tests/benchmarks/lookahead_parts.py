@@ -1,10 +1,10 @@
 """The processes that `lookahead.py` measures, on the cores of their placement."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from engine_process import Ask, EngineProcess
 from harness import console
@@ -17,6 +17,8 @@ TOKEN_ENV: Final = "DRAFT_TOKEN_OF_TEST"
 LONGEST, LOOKAHEAD, FAN_OUT, CONTEXT = 8, 9, 1, 1024
 PATIENT: Final = {"local_lookup": False, "wait_fraction": 8.0, "wait_max_ms": 1000.0}
 """Drafts of a fixed length are waited for; how long is the governor's to decide."""
+MOST_ENGINES: Final = 3
+"""With the draft model in the verifier at a time: each takes 2.5 GiB."""
 SEQUENCES: Final = 16
 """That are judged at once where only acceptance is measured."""
 
@@ -45,13 +47,13 @@ class Place:
     Attributes:
         plain: Without speculation.
         split: With draft workers; requests say how long drafts are, or leave it to the governor.
-        colocated: vLLM's `draft_model`, by draft length.
+        colocated: With the draft model in the verifier.
         workers: `waits` drafts what it is asked for, `ahead` goes on.
     """
 
     plain: EngineProcess
     split: EngineProcess
-    colocated: dict[int, EngineProcess]
+    colocated: "ColocatedEngines"
     workers: dict[str, ModelWorker]
 
 
@@ -69,26 +71,49 @@ def verifiers(
         yield plain, split
 
 
-@contextmanager
-def colocated_engines(
-    folder: Path, target: Path, draft: Path, placement: str, lengths: Sequence[int]
-) -> Iterator[dict[int, EngineProcess]]:
-    """One a length; who is not asked takes no time."""
-    with ExitStack() as stack:
-        engines = {}
-        for length in lengths:
+class ColocatedEngines:
+    """vLLM's `draft_model`, an engine for each draft length, started when it is first asked for.
+
+    Args:
+        folder: For their logs.
+        target: Folder of the target.
+        draft: Folder of the draft model.
+        placement: Says their cores.
+    """
+
+    def __init__(self, folder: Path, target: Path, draft: Path, placement: str) -> None:
+        self._folder, self._target, self._draft = folder, target, draft
+        self._cores = cores_of(placement)
+        self._engines: dict[int, EngineProcess] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._engines:
+            self._end_oldest()
+
+    def of(self, length: int) -> EngineProcess:
+        """With drafts of so many tokens; of too many the one that has waited longest ends."""
+        engine_of_it = self._engines.pop(length, None)
+        if engine_of_it is None:
+            while len(self._engines) >= MOST_ENGINES:
+                self._end_oldest()
             spec = {
                 "method": "draft_model",
-                "model": str(draft),
+                "model": str(self._draft),
                 "num_speculative_tokens": length,
             }
-            one = engine(
-                *(folder, f"colocated {length}", target, cores_of(placement)),
-                speculative_config=spec,
+            name = f"colocated {length}"
+            engine_of_it = engine(
+                *(self._folder, name, self._target, self._cores), speculative_config=spec
             )
-            engines[length] = stack.enter_context(one)
-        warm(list(engines.values()))
-        yield engines
+            warm([engine_of_it])
+        self._engines[length] = engine_of_it
+        return engine_of_it
+
+    def _end_oldest(self) -> None:
+        self._engines.pop(next(iter(self._engines))).__exit__(None, None, None)
 
 
 @contextmanager
@@ -139,6 +164,7 @@ def worker(folder: Path, target: Path, draft: Path, lookahead: int, fan_out: int
         "dtype": "bfloat16",
         "eager": True,
         "sessions": SEQUENCES,
+        "memory_gib": 0.25,
         "lookahead": lookahead,
         "fan_out": fan_out,
     }
