@@ -25,7 +25,7 @@ def serving(config: ClusterConfig, environment: Mapping[str, str]) -> Iterator[N
         folder = Path(root) / "run"
         for part in ("ray", "logs", "tmp"):
             (folder / part).mkdir(parents=True)
-        os.environ.update(local_environment(config, folder) | environment)
+        os.environ.update({**local_environment(config, folder), **environment})
         haproxy_folder(folder).mkdir()
         started: list[int] = []
         run_id = uuid.uuid4().hex
