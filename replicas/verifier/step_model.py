@@ -43,6 +43,8 @@ WARM: Final = 32
 FIRST_ROW_SHARE: Final = 0.05
 """Of the first sample's time, what one more row is taken to cost until it is known."""
 MAX_ROWS: Final = 1024
+SHORTEST_S: Final = 1e-6
+"""No step is taken to be shorter where its error is weighed."""
 
 
 class StepModel:
@@ -96,7 +98,7 @@ class StepModel:
             self.error += ERROR_WEIGHT * (
                 min(1.0, abs(seconds - predicted_s) / seconds) - self.error
             )
-        keep, weight = 1.0 - 1.0 / MEMORY, max(predicted_s, 0.2 * seconds) ** -2
+        keep, weight = 1.0 - 1.0 / MEMORY, max(predicted_s, 0.2 * seconds, SHORTEST_S) ** -2
         self._squares *= keep
         self._squares += np.outer(features, features) * weight
         self._products *= keep
