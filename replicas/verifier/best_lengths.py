@@ -88,8 +88,8 @@ def most_that_pays(
         return np.bincount(owner[:tried][taken[top, :tried]], minlength=len(rooms))
 
     certain = max(float(found[0]), 1e-6)
-    first_s = float(cost.rows_s(np.array([base + found[0]]))[0] - rows_s[0, 0])
-    first_s += cost.draft_kv_s * float(found[0] * batch.context[owner[0]])
+    # The first of the order is the first of its row, and so in each line.
+    first_s = float(rows_s[0, 1] - rows_s[0, 0] + kv_s[0, 1])
     return Paying(
         lengths(best),
         lengths(unbound),

@@ -56,6 +56,7 @@ from lookahead_parts import (
 from lookahead_predictions import FAMILIES, Measured, Rounds, words_on, words_on_rounds
 from related_models import make_noisy_copy, make_padded_copy
 
+from cluster.model_plans import hit_chance
 from cluster.models import resolve_source
 from cluster.profile import trip_s
 from configs.sections.places import FoldersConfig
@@ -91,14 +92,14 @@ class Size:
     batches: tuple[int, ...]
     noises: tuple[str, ...]
     placements: tuple[str, ...]
-    judged: int
+    judges: bool
     tokens: int
     repetitions: int
 
 
-QUICK = Size((HEADLINE,), (1,), ("a about 1",), ("own core",), 0, 32, 2)
+QUICK = Size((HEADLINE,), (1,), ("a about 1",), ("own core",), False, 32, 2)
 FULL = Size(
-    tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), ("own core", "equal cores"), 32, 48, 3
+    tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), ("own core", "equal cores"), True, 48, 3
 )
 
 
@@ -143,7 +144,7 @@ def main() -> None:
                 for noise in size.noises:
                     draft = make_noisy_copy(folder / noise, base, noise=NOISE[noise])
                     with draft_workers(folder, target, draft) as workers:
-                        if size.judged and noise not in rounds:
+                        if size.judges and noise not in rounds:
                             with judge(folder, base) as engine:
                                 rounds[noise] = judged(engine, workers["waits"].endpoint, base)
                             notes += words_on_rounds(noise, rounds[noise], HEADLINE)
@@ -158,7 +159,7 @@ def main() -> None:
                     shutil.rmtree(draft)
     finally:
         shutil.rmtree(folder)
-    bench.finish(claims(size), notes)
+    bench.finish(claims(), notes)
 
 
 def judged(engine: EngineProcess, endpoint: str, base: Path) -> Rounds:
@@ -194,10 +195,14 @@ def rate(bench: Bench, arm: str, cell: str) -> float:
     return statistics.median(bench.values[arm, cell, THROUGHPUT.name])
 
 
+def arms_of(bench: Bench, family: str) -> list[str]:
+    """The arms of a family, by growing length."""
+    return [arm for arm in bench.arms if arm.startswith(f"{family} ")]
+
+
 def best_of(bench: Bench, family: str, cell: str) -> str:
     """The arm of a family that was fastest."""
-    its = [arm for arm in bench.arms if arm.startswith(f"{family} ")]
-    return max(its, key=lambda arm: rate(bench, arm, cell))
+    return max(arms_of(bench, family), key=lambda arm: rate(bench, arm, cell))
 
 
 def headline(bench: Bench, cell: str) -> list[str]:
@@ -207,7 +212,7 @@ def headline(bench: Bench, cell: str) -> list[str]:
     return [arm for arm in bench.arms if arm in chosen]
 
 
-def claims(size: Size) -> list[Comparison]:
+def claims() -> list[Comparison]:
     """What should hold; the cells say where it does."""
     ahead = f"ahead {HEADLINE}"
     return [
@@ -233,8 +238,7 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
         f"governor {rate(bench, GOVERNOR, cell):.2f}"
     ]
     for family in FAMILIES:
-        its = [arm for arm in bench.arms if arm.startswith(f"{family} ")]
-        rates = " ".join(f"{rate(bench, arm, cell):.2f}" for arm in its)
+        rates = " ".join(f"{rate(bench, arm, cell):.2f}" for arm in arms_of(bench, family))
         told.append(f"{cell}: {family}, tokens/s by length: {rates}; best: {best[family]}")
     split = max(best["split"], best["ahead"], key=lambda arm: rate(bench, arm, cell))
     ratio = rate(bench, GOVERNOR, cell) / rate(bench, split, cell)
@@ -244,7 +248,7 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
         return told
     arm = f"ahead {HEADLINE}"
     hits = statistics.median(bench.values[arm, cell, HITS.name])
-    could = rounds.reach(HEADLINE + 1)
+    could = hit_chance(rounds.acceptance, HEADLINE, 1)
     word = "met" if hits >= HIT_SHARE * could else "missed"
     told.append(
         f"{cell}: {arm} went on as drafted in {hits:.2f} of asks, a^(K+1) is {could:.2f}, "

@@ -61,10 +61,9 @@ class Part:
         endpoint = worker.endpoint if worker is not None else ""
         before = worker.stats()["counts"] if worker is not None else {}
         runs = self._all(engine, batch, self._tokens, wish, endpoint)
-        prompts = self._prompts[: max(2, batch)]
         reading_s = self._reads(cores, batch)
         decoding_s = sum(run.seconds for run in runs) - reading_s
-        decoded = (self._tokens - 1) * len(prompts)
+        decoded = (self._tokens - 1) * len(self._asked(batch))
         steps = sum(run.steps - 1 for run in runs)
         drafted = sum(run.drafted for run in runs)
         wait_s = sum(run.wait_s for run in runs)
@@ -97,6 +96,9 @@ class Part:
             )
         return self._reading_s[cores, batch]
 
+    def _asked(self, batch: int) -> list[list[int]]:
+        return self._prompts[: max(2, batch)]
+
     def _all(
         self,
         engine: EngineProcess,
@@ -105,7 +107,7 @@ class Part:
         wish: Mapping[str, str | int],
         endpoint: str,
     ) -> list[Run]:
-        prompts = self._prompts[: max(2, batch)]
+        prompts = self._asked(batch)
         return [
             engine.run(
                 [

@@ -52,12 +52,6 @@ class Rounds:
         ]
         return tuple(after / before for before, after in pairwise(reached) if before)
 
-    def reach(self, places: int) -> float:
-        """Chance that so many places are accepted."""
-        return expected_tokens(self.acceptance[:places]) - expected_tokens(
-            self.acceptance[: places - 1]
-        )
-
     def tokens(self, length: int) -> float:
         """Of a round with drafts of so many tokens, on average."""
         every = [1 + min(accepted, length) for its in self.accepted for accepted in its]
