@@ -88,6 +88,7 @@ class Draft(msgspec.Struct, frozen=True, array_like=True):
         source: Where they come from, a draft kind of the config.
         confidence: Part of them that the worker expects to be right, 0-1; 0 where it says nothing.
         next_ms: When the worker expects to say more to this ask, in ms. 0: this is all.
+        token_ms: Between further tokens, in ms. 0: not known.
     """
 
     session: SessionId
@@ -96,6 +97,7 @@ class Draft(msgspec.Struct, frozen=True, array_like=True):
     source: Annotated[str, Meta(max_length=32)]
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
     next_ms: Annotated[int, Meta(ge=0, le=MAX_NEXT_MS)] = 0
+    token_ms: Annotated[int, Meta(ge=0, le=MAX_NEXT_MS)] = 0
 
 
 class DraftBatch(msgspec.Struct, frozen=True, array_like=True):

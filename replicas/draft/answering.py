@@ -176,9 +176,9 @@ class Answering:
                 self._waiting.begin(key, step, len(context), wanted)
             if progress.tokens or not len(guess.tokens):
                 return self._of_model(key, len(context), progress, most)
-            next_ms = _next_ms(progress)
+            next_ms, token_ms = _expected_ms(progress)
         else:
-            next_ms = 0
+            next_ms = token_ms = 0
         if len(guess.tokens):
             note.guess, note.length = guess, len(context)
         self.drafted_tokens += len(guess.tokens)
@@ -189,6 +189,7 @@ class Answering:
             guess.kind,
             guess.confidence,
             next_ms,
+            token_ms,
         )
 
     def _of_model(self, key: SessionKey, length: int, progress: Progress, most: int) -> Draft:
@@ -203,7 +204,7 @@ class Answering:
             pack_tokens(tokens),
             RunningAhead.kind,
             progress.confidence,
-            _next_ms(progress),
+            *_expected_ms(progress),
         )
 
     def _learn(self, note: Note, context: Tokens) -> None:
@@ -248,7 +249,9 @@ def salt_of(key: SessionKey, domain: bytes) -> str:
     return f"domain {domain.hex()}" if domain else f"session {key.peer.hex()} {key.session}"
 
 
-def _next_ms(progress: Progress) -> int:
+def _expected_ms(progress: Progress) -> tuple[int, int]:
+    """Until the next token, and between those after it; 0 where none is to come."""
     if progress.next_s is None:
-        return 0
-    return min(max(1, round(progress.next_s * 1e3)), MAX_NEXT_MS)
+        return 0, 0
+    next_ms, token_ms = (round(1e3 * seconds) for seconds in (progress.next_s, progress.token_s))
+    return min(max(1, next_ms), MAX_NEXT_MS), min(token_ms, MAX_NEXT_MS)

@@ -43,11 +43,13 @@ class Progress:
             will not come.
         confidence: Part of the tokens that the model expects to be right, 0-1; 0 where it does
             not say.
+        token_s: Between further tokens, in seconds.
     """
 
     tokens: list[int]
     next_s: float | None
     confidence: float = 0.0
+    token_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,8 @@ class RunningAhead:
             next_s = self._pace.next_s(time.monotonic(), known.runs, known.unread)
         chances = [choice.chance for choice in known.choices]
         is_said = bool(chances) and min(chances) > 0
-        return Progress(known.tokens, next_s, sum(chances) / len(chances) if is_said else 0.0)
+        confidence = sum(chances) / len(chances) if is_said else 0.0
+        return Progress(known.tokens, next_s, confidence, self._pace.step_s)
 
     def _run(self) -> None:
         try:

@@ -62,34 +62,29 @@ def most_that_pays(
     # Stable, and a row's scores never rise with the place: no token comes before the ones
     # it builds on.
     order = candidates[np.argsort(-score, kind="stable")]
-    owner, place = order // places, order % places
+    owner = order // places
     found = batch.found[owner]
     tokens, seconds = books.expected(given)
     base = books.rows + verified
-    # One line for each longest draft; where waits are alike the last is enough.
-    waits_s, longest_given = books.waits_s, int(given.max())
-    tops = np.arange(1, places + 1) if waits_s[1] < waits_s[-1] else np.array([places])
-    taken = place < tops[:, None]
-    in_all_tokens = tokens + running_sums(taken * gains.ravel()[order])
-    rows_s = cost.rows_s((base + running_sums(taken * found)).ravel()).reshape(len(tops), -1)
-    kv_s = cost.draft_kv_s * running_sums(taken * (found * batch.context[owner]))
-    in_all_s = seconds + (rows_s - rows_s[0, 0]) + kv_s
-    in_all_s[:, 1:] += np.maximum(waits_s[tops] - waits_s[longest_given], 0.0)[:, None]
+    in_all_tokens = tokens + running_sums(gains.ravel()[order])
+    rows_s = cost.rows_s(base + running_sums(found))
+    kv_s = cost.draft_kv_s * running_sums(found * batch.context[owner])
+    in_all_s = seconds + (rows_s - rows_s[0]) + kv_s
+    if not given.any():
+        in_all_s[1:] += books.wait_s
     rate = in_all_s / in_all_tokens
     unbound = best = int(np.argmin(rate))
     if longest_step < math.inf:
-        allowed = in_all_s <= longest_step * in_all_s[0, 0]
+        allowed = in_all_s <= longest_step * in_all_s[0]
         best = int(np.argmin(np.where(allowed, rate, math.inf)))
-    if not drafting and rate.flat[best] > (1.0 - START_GAIN) * rate[0, 0]:
+    if not drafting and rate[best] > (1.0 - START_GAIN) * rate[0]:
         unbound = best = 0
 
     def lengths(at: int) -> Ints:
-        top, tried = divmod(at, rate.shape[1])
-        return np.bincount(owner[:tried][taken[top, :tried]], minlength=len(rooms))
+        return np.bincount(owner[:at], minlength=len(rooms))
 
     certain = max(float(found[0]), 1e-6)
-    # The first of the order is the first of its row, and so in each line.
-    first_s = float(rows_s[0, 1] - rows_s[0, 0] + kv_s[0, 1])
+    first_s = float(rows_s[1] - rows_s[0] + kv_s[1])
     return Paying(
         lengths(best),
         lengths(unbound),

@@ -14,11 +14,15 @@ be less than was wanted, or only stand in.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from replicas.messages import Tokens
+from replicas.verifier.patience import Outlook
 
+MODEL: Final = "worker:model"
+"""The source whose tokens come one after the other."""
 NOTHING: Tokens = np.empty(0, dtype=np.int32)
 
 
@@ -41,6 +45,7 @@ class Continuation:
         source: Where they come from.
         confidence: Part of them that the worker expected to be right, 0-1; 0: it said nothing.
         next_s: When more was expected, seconds after it came; 0: that is all.
+        token_s: Between further tokens, seconds.
     """
 
     base: int
@@ -48,6 +53,7 @@ class Continuation:
     source: str
     confidence: float = 0.0
     next_s: float = 0.0
+    token_s: float = 0.0
 
     def left(self, context: Tokens) -> Tokens:
         """The tokens that may follow `context`; none when it is shorter than `base`, when all
@@ -69,13 +75,13 @@ class Known:
         answered_base: Longest context that was answered in full, be it with no tokens.
     """
 
-    __slots__ = ("_best", "_open_base", "_open_until_s", "answered_base")
+    __slots__ = ("_best", "_open_base", "_open_until_s", "_token_s", "answered_base")
 
     def __init__(self) -> None:
         self.answered_base = -1
         self._best: Continuation | None = None
         self._open_base = -1
-        self._open_until_s = 0.0
+        self._open_until_s = self._token_s = 0.0
 
     def add(self, continuation: Continuation, now_s: float) -> None:
         """Takes in one answer. The longest context counts, of equal ones the latest answer. One
@@ -85,6 +91,7 @@ class Known:
         if continuation.next_s:
             if base >= self._open_base:
                 self._open_base, self._open_until_s = base, now_s + continuation.next_s
+                self._token_s = continuation.token_s
         else:
             self.answered_base = max(self.answered_base, base)
         best = self._best
@@ -122,3 +129,22 @@ class Known:
         if best is None or (best.next_s and best.base == length and self._open_base == length):
             return False
         return len(best.left(context)) >= wanted
+
+    def outlook(self, context: Tokens, wanted: int, now_s: float) -> Outlook | None:
+        """What is there and what is to come; None while its worker has said nothing of that.
+
+        Args:
+            context: [tokens] int32.
+            wanted: Tokens.
+            now_s: By the clock of `add`.
+        """
+        length, best = len(context), self._best
+        have = len(best.left(context)) if best is not None else 0
+        if self.answered_base == length:
+            return Outlook(have)
+        if self._open_base != length:
+            return Outlook(have) if have >= wanted else None
+        if best is not None and best.base == length and best.source != MODEL:
+            have = 0  # it only stands in
+        # What is late by so much may well be so late again.
+        return Outlook(have, abs(self._open_until_s - now_s), self._token_s)

@@ -7,19 +7,14 @@ import numpy as np
 
 from replicas.verifier.draft_costs import Batch
 from replicas.verifier.governor import Decision, Reason
-from replicas.verifier.step_cost import Floats
 
 RECENT: Final = 0.05
 """Weight of a new step in what is reported as recent."""
 WAIT_WEIGHT: Final = 0.2
 OLD_STEPS: Final = 64
 OUTLIER: Final = 4.0
-MODEL: Final = "worker:model"
-"""The source whose tokens come one after the other."""
-SLOPE_WEIGHT: Final = 0.05
-"""Weight of a new step in how waits and lengths go together."""
-SLOPE_PRIOR: Final = 0.25
-"""Squared tokens by which lengths must differ before what was seen says more than the prior."""
+PACE_WEIGHT: Final = 0.1
+"""Weight of a new step in what a second is worth."""
 
 
 class WaitMean:
@@ -32,10 +27,8 @@ class WaitMean:
         self.count = 0
         self._at_step = 0
 
-    def add(self, value: float, step: int) -> float:
-        """Takes in what was measured in this step; the older the mean, the more it counts.
-        Returns by how much, 0-1.
-        """
+    def add(self, value: float, step: int) -> None:
+        """Takes in what was measured in this step; the older the mean, the more it counts."""
         age, self._at_step = step - self._at_step, step
         self.count += 1
         weight = max(WAIT_WEIGHT, min(0.5, age / OLD_STEPS), 1 / self.count)
@@ -43,60 +36,37 @@ class WaitMean:
             self.mean = value
         most = OUTLIER * self.mean if self.mean and self.count > 1 / WAIT_WEIGHT else value
         self.mean += weight * (min(value, most) - self.mean)
-        return weight
 
 
-class WaitModel:
-    """What asking for drafts costs a step, by the longest draft that is asked for.
+class Pace:
+    """What a second of the engine is worth, in tokens; means over recent steps."""
 
-    A line through the mean of recent steps. Its slope is learned from how waits differ between
-    lengths. As long as all were alike, waits for a draft model, which makes one token after the
-    other, are taken to grow with the length from zero on, and others to be the same for all.
-    """
+    __slots__ = ("_count", "_new", "_step_s", "_tokens", "_wait_s")
 
     def __init__(self) -> None:
-        self._asked, self._unasked = WaitMean(), WaitMean()
-        self._length = 0.0
-        self._lengths_2 = self._waits_lengths = 0.0
-        self._drafts, self._of_model = 0, 0.0
-        """Part of recent drafts that a draft model made, 0-1."""
+        self._step_s = self._wait_s = self._tokens = 0.0
+        self._new, self._count = 0, 0
 
-    @property
-    def mean_s(self) -> float:
-        """Of a step that asks, more than of one that does not, seconds."""
-        return max(0.0, self._asked.mean - self._unasked.mean)
+    def stepped(self, seconds: float) -> None:
+        """A step of pure decoding took so long, drafting left out."""
+        self._step_s += (PACE_WEIGHT if self._step_s else 1.0) * (seconds - self._step_s)
 
-    def add(self, seconds: float, longest: int, step: int) -> None:
-        """Drafting took so long in a step that asked for up to `longest` tokens; 0: for none."""
-        if not longest:
-            self._unasked.add(seconds, step)
-            return
-        off_length, off_s = longest - self._length, seconds - self._asked.mean
-        usual_s = OUTLIER * self._asked.mean
-        first = not self._asked.count
-        weight = self._asked.add(seconds, step)
-        self._length = longest if first else self._length + weight * off_length
-        if not first:
-            off_s = min(off_s, usual_s)
-            self._lengths_2 += SLOPE_WEIGHT * (off_length**2 - self._lengths_2)
-            self._waits_lengths += SLOPE_WEIGHT * (off_length * off_s - self._waits_lengths)
+    def waited(self, seconds: float) -> None:
+        """Drafting took so long in a step, whether it asked for drafts or not."""
+        self._wait_s += PACE_WEIGHT * (seconds - self._wait_s)
 
-    def drafted(self, source: str) -> None:
-        """A draft came from there."""
-        self._drafts += 1
-        weight = max(SLOPE_WEIGHT, 1 / self._drafts)
-        self._of_model += weight * ((source == MODEL) - self._of_model)
+    def brought(self, tokens: int) -> None:
+        """A step brought one sequence so many tokens."""
+        self._new += tokens
+        self._count += 1
 
-    def by_length(self, longest: int) -> Floats:
-        """[longest + 1] seconds; never falls, and 0 for no draft."""
-        mean_s, waits = self.mean_s, np.zeros(longest + 1)
-        if not mean_s or not longest:
-            return waits
-        growing_s = self._of_model * mean_s / self._length
-        moments = self._waits_lengths + SLOPE_PRIOR * growing_s
-        slope_s = max(0.0, moments / (self._lengths_2 + SLOPE_PRIOR))
-        waits[1:] = mean_s + slope_s * (np.arange(1, longest + 1) - self._length)
-        return np.maximum(waits, 0.0)
+    def tokens_per_s(self, rows: int) -> float:
+        """That so many sequences get; 0 where nothing is known yet."""
+        if self._count:
+            tokens = self._new / self._count
+            self._tokens += (PACE_WEIGHT if self._tokens else 1.0) * (tokens - self._tokens)
+            self._new = self._count = 0
+        return rows * self._tokens / (self._step_s + self._wait_s) if self._step_s else 0.0
 
 
 class LengthBooks:

@@ -42,14 +42,14 @@ class Books:
     Args:
         batch: The sequences.
         cost: Of a step.
-        waits_s: [K + 1] what it takes longer by its longest draft, seconds.
+        wait_s: What it takes longer if any draft is asked for, seconds.
 
     Attributes:
         gains: [rows, K] tokens that a place of the draft is expected to bring.
     """
 
-    def __init__(self, batch: Batch, cost: StepCost, waits_s: Floats) -> None:
-        self.batch, self.cost, self.waits_s = batch, cost, waits_s
+    def __init__(self, batch: Batch, cost: StepCost, wait_s: float) -> None:
+        self.batch, self.cost, self.wait_s = batch, cost, wait_s
         self.gains: Floats = np.cumprod(batch.acceptance, axis=1) * batch.found[:, None]
         self.rows = len(batch.context)
         self._sums = running_sums(self.gains)
@@ -71,7 +71,8 @@ class Books:
             + self.cost.sequence_s * self.rows
             + self.cost.draft_kv_s * float((verified * self.batch.context).sum())
         )
-        seconds += float(self.waits_s[lengths.max()])
+        if lengths.any():
+            seconds += self.wait_s
         return float(self.tokens_by_row(lengths).sum()), seconds
 
     def token_s(self, lengths: Ints) -> float:
@@ -96,7 +97,7 @@ def mean_row_s(cost: StepCost, rows: float, more: float) -> float:
 
 
 def running_sums(values: Floats) -> Floats:
-    """[n, m + 1] running sums of [n, m] values, from 0 on."""
-    sums = np.zeros((values.shape[0], values.shape[1] + 1))
-    np.cumsum(values, axis=1, out=sums[:, 1:])
+    """[..., m + 1] running sums of [..., m] values, from 0 on."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums

@@ -192,8 +192,8 @@ class DraftLedger:
                     "base", f"it follows {draft.base} tokens, and was sent {told.longest}"
                 )
             source = self._sources.get(draft.source, "worker:other")
-            next_s = draft.next_ms / 1e3
-            continuation = Continuation(draft.base, tokens, source, draft.confidence, next_s)
+            expected_s = draft.next_ms / 1e3, draft.token_ms / 1e3
+            continuation = Continuation(draft.base, tokens, source, draft.confidence, *expected_s)
             entries.append((draft.session, continuation))
         for session in answer.unknown:
             self._told_of(session)

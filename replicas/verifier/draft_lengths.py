@@ -5,16 +5,19 @@ times (`step_model.py`), waits for drafts, probes (`probing.py`), what a source'
 worth (`confidence.py`) and what each request wishes (`request_speculation.py`).
 
     choose      lengths for the sequences of the next step
+    patience    how long to wait for what a draft model is still making of them
     worth       how much of a draft that is there to verify, by how sure its source is
     drafted     what was found for one of them
     settled     what the target made of it
     stepped     how long a step took
-    waited      how long drafting took in it
+    waited      how long drafting took in it, and how much of it was patience
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,10 +25,11 @@ import numpy as np
 from kvstore.verifier_report import GovernorReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
 from replicas.verifier.confidence import Confidences
-from replicas.verifier.draft_books import LengthBooks, WaitModel
+from replicas.verifier.draft_books import LengthBooks, Pace, WaitMean
 from replicas.verifier.draft_costs import AUTO, Batch
 from replicas.verifier.governor import STOP_ALL, STOP_LOW, Decision, Reason, decide
 from replicas.verifier.governor_report import governor_report
+from replicas.verifier.patience import Outlook, worth_waiting
 from replicas.verifier.probing import Probes, Turn
 from replicas.verifier.request_speculation import LOW, Wish, wish_of
 from replicas.verifier.step_cost import StepCost, StepLoad
@@ -55,13 +59,16 @@ class _Request:
     """One request that is drafted for."""
 
     __slots__ = (
-        *("confidence", "expected", "is_low", "length", "rates", "record", "source", "turn"),
+        *("chosen", "confidence", "expected", "is_low", "is_left", "length", "rates", "record"),
+        *("source", "turn"),
     )
 
     def __init__(self, record: RequestRecord, length: int, is_low: bool, step: int) -> None:
         self.record, self.length, self.is_low = record, length, is_low
         self.turn = Turn(step)
-        self.source = ""
+        self.source, self.chosen = "", 0
+        self.is_left = False
+        """Whether its draft of this step is being made, and not worth waiting for."""
         self.confidence = self.expected = 0.0
         self.rates: Sequence[float] = ()
 
@@ -91,13 +98,21 @@ class DraftLengths:
         self._requests: dict[str, _Request] = {}
         self._step = 0
         self._drafting = True
-        self._waits = WaitModel()
+        self._asking, self._idling, self._waiting = WaitMean(), WaitMean(), WaitMean()
+        """What drafting takes in a step that asks, and in one that does not, without what is
+        waited for by choice; and that. Seconds."""
+        self._pace = Pace()
+        self._tokens_per_s = self._draft_token_s = 0.0
         self._books = LengthBooks(settings.max_length)
 
     @property
     def wait_s(self) -> float:
         """What a step takes longer when drafts are asked for, seconds."""
-        return self._waits.mean_s
+        return self._asking_s + self._waiting.mean
+
+    @property
+    def _asking_s(self) -> float:
+        return max(0.0, self._asking.mean - self._idling.mean)
 
     def choose(
         self,
@@ -123,19 +138,25 @@ class DraftLengths:
         ]
         batch = self._batch(requests, context, longest)
         cost = self.model.cost
-        waits_s = self._waits.by_length(self._settings.max_length)
+        asking_s = self._asking_s
         decision = decide(
-            batch, cost, waits_s, self.pressure, self._drafting, self._settings.longest_step
+            batch, cost, asking_s, self.pressure, self._drafting, self._settings.longest_step
         )
-        self._drafting = decision.drafts
+        if (batch.longest[batch.wished == AUTO] > 0).any():
+            self._drafting = decision.drafts
         lengths = cast(list[int], decision.lengths.tolist())
         self._probes.earn(decision.seconds)
-        self._probe(requests, batch, decision, lengths, cost, float(waits_s[1]))
+        self._probe(requests, batch, decision, lengths, cost, asking_s)
         expected = cast(list[float], decision.tokens_by_row.tolist())
         rates = cast(list[list[float]], batch.acceptance.tolist())
-        for request, tokens, its_rates in zip(requests, expected, rates, strict=True):
-            request.expected, request.source, request.rates = tokens, "", its_rates
+        for request, length, tokens, its_rates in zip(
+            requests, lengths, expected, rates, strict=True
+        ):
+            request.chosen, request.expected, request.source = length, tokens, ""
+            request.rates, request.is_left = its_rates, False
         self._price = decision.price
+        self._draft_token_s = decision.price * decision.seconds / decision.tokens
+        self._tokens_per_s = self._pace.tokens_per_s(len(requests))
         self._books.chosen(batch, decision, lengths)
         return lengths
 
@@ -152,6 +173,34 @@ class DraftLengths:
         if wish.length != AUTO:
             return wish.length
         return self._settings.max_length if self._drafting else 0
+
+    def patience(self, outlooks: Mapping[str, Outlook]) -> float:
+        """Seconds to wait for drafts that are being made, 0 for no longer. A draft whose length
+        is not ours to decide, or that is a probe, is waited for.
+
+        Args:
+            outlooks: By request, of all that were asked for.
+        """
+        rows: list[tuple[Sequence[float], Outlook]] = []
+        price = self._draft_token_s * self._tokens_per_s
+        requests = [self._requests[request_id] for request_id in outlooks]
+        for request, outlook in zip(requests, outlooks.values(), strict=True):
+            worth = [math.inf] * request.chosen
+            if request.length == AUTO and not request.turn.is_out:
+                reached = accumulate(request.rates[: request.chosen], mul)
+                worth = [chance - price for chance in reached]
+            rows.append((worth, outlook))
+        wait_s = worth_waiting(rows, self._tokens_per_s)
+        if not wait_s:
+            left = [
+                (request, outlook)
+                for request, outlook in zip(requests, outlooks.values(), strict=True)
+                if outlook.next_s < math.inf
+            ]
+            wait_s = self._probe_left(left)
+            for request, _ in left:
+                request.is_left = not request.turn.is_out
+        return wait_s
 
     def worth(self, request_id: str, source: str, confidence: float, tokens: int) -> int:
         """How many tokens of a draft to verify. All, where the length is not ours to decide.
@@ -177,10 +226,11 @@ class DraftLengths:
         if request is None:
             return
         request.confidence = confidence
-        self._acceptance.asked(request.record, tokens > 0, self._step)
+        if tokens or not request.is_left:
+            self._acceptance.asked(request.record, tokens > 0, self._step)
+        else:
+            request.expected = 1.0
         request.source = source if tokens else ""
-        if tokens:
-            self._waits.drafted(source)
         if not tokens and request.turn.is_out:
             request.turn.came_back(False, self._step)
 
@@ -189,6 +239,7 @@ class DraftLengths:
         request = self._requests.get(request_id)
         if request is None:
             return
+        self._pace.brought(new_tokens)
         if request.expected:
             self._books.brought(request.expected, new_tokens)
             request.expected = 0.0
@@ -205,10 +256,20 @@ class DraftLengths:
     def stepped(self, load: StepLoad, seconds: float) -> None:
         """A step of pure decoding took so long, drafting left out."""
         self.model.saw(load, seconds)
+        self._pace.stepped(seconds)
 
-    def waited(self, seconds: float, longest: int) -> None:
-        """Drafting took so long in a step that asked for up to `longest` tokens; 0: for none."""
-        self._waits.add(seconds, longest, self._step)
+    def waited(self, seconds: float, chosen_s: float, asked: bool) -> None:
+        """Drafting took so long in a step.
+
+        Args:
+            seconds: In all.
+            chosen_s: Of these, waited for drafts that were being made.
+            asked: Whether it asked for any.
+        """
+        (self._asking if asked else self._idling).add(seconds - chosen_s, self._step)
+        if asked:
+            self._waiting.add(chosen_s, self._step)
+        self._pace.waited(seconds)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These requests are over."""
@@ -251,6 +312,25 @@ class DraftLengths:
             wished=np.array([request.length for request in requests], dtype=np.int64),
             low=np.array([request.is_low for request in requests], dtype=np.bool_),
         )
+
+    def _probe_left(self, left: Sequence[tuple[_Request, Outlook]]) -> float:
+        """Waits for the first token of one draft that nobody would wait for, if that is due and
+        paid for: its seconds.
+        """
+        turns = [
+            (i, request.turn)
+            for i, (request, outlook) in enumerate(left)
+            if not outlook.have and request.length == AUTO
+        ]
+        if not turns:
+            return 0.0
+        price_s = max(left[i][1].next_s for i, _ in turns) + self._draft_token_s
+        row = self._probes.pick(turns, price_s, self._step)
+        if row is None:
+            return 0.0
+        request, outlook = left[row]
+        request.chosen = 1
+        return outlook.next_s
 
     def _probe(
         self,

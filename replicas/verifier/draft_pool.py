@@ -25,6 +25,7 @@ from replicas.verifier.continuations import Known, SourcedDraft
 from replicas.verifier.draft_ledger import Row
 from replicas.verifier.draft_link import DraftLink, WorkerAddress
 from replicas.verifier.draft_stats import PoolStats, Tally
+from replicas.verifier.patience import Outlook
 from replicas.verifier.placement import Load, placed
 
 __all__ = ["DraftPool", "PoolStats", "Row", "SourcedDraft", "WorkerAddress"]
@@ -35,6 +36,9 @@ MAX_SOCKETS: Final = 4096
 """Of one pool: more than there can be workers, as closed ones go a moment later."""
 NAP_S: Final = 50e-6
 """Between looks in the last millisecond of a wait; ZeroMQ waits whole milliseconds."""
+
+Patience = Callable[[Mapping[int, Outlook]], float]
+"""What is there and to come, by session -> seconds to wait now, 0 for no longer."""
 
 
 class _Session:
@@ -83,6 +87,8 @@ class DraftPool:
         self._others: dict[str, Load] = {}
         self._sessions: dict[int, _Session] = {}
         self._step = 0
+        self.chosen_s = 0.0
+        """What the last exchange waited for tokens that were being made, seconds."""
 
     @property
     def stats(self) -> PoolStats:
@@ -136,7 +142,13 @@ class DraftPool:
             return "another tokenizer"
         return None
 
-    def exchange(self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float) -> None:
+    def exchange(
+        self,
+        step: Mapping[int, Row],
+        forget: Collection[int],
+        deadline_s: float,
+        patience: Patience | None = None,
+    ) -> None:
         """One engine step: asks the workers, and takes in what they say.
 
         Waits only for rows that want tokens, have not enough of them, and whose worker still
@@ -146,7 +158,10 @@ class DraftPool:
             step: What each running sequence needs, by session.
             forget: Sessions that are over; none of them comes again.
             deadline_s: Longest wait, seconds from now. 0: only what is there already counts.
+            patience: Says how long to go on waiting for what is still being made, as soon as every
+                worker has said what there is. None: to the deadline.
         """
+        self.chosen_s = 0.0
         now_s = self._clock()
         until_s = now_s + deadline_s
         for session in forget:
@@ -166,7 +181,7 @@ class DraftPool:
             if rows is not None or link.has_news:
                 link.ask(self._step, rows or {}, now_s)
         if deadline_s > 0:
-            self._wait(placed, until_s)
+            self._wait(placed, until_s, patience)
 
     def draft(self, session: int, context: Tokens, wanted: int) -> SourcedDraft | None:
         """At most `wanted` tokens that may follow `context`, or None where no answer holds.
@@ -232,24 +247,56 @@ class DraftPool:
             self._own[worker_id] += 1
         state.worker_id = worker_id
 
-    def _wait(self, placed: Mapping[str, Mapping[int, Row]], until_s: float) -> None:
-        """Until every row has enough, its worker has answered, or the deadline is there. Workers
-        that let it pass have missed it.
+    def _wait(
+        self,
+        placed: Mapping[str, Mapping[int, Row]],
+        until_s: float,
+        patience: Patience | None,
+    ) -> None:
+        """Until every row has enough, its worker has answered, it is no longer worth it, or the
+        deadline is there. Workers that let that pass have missed it.
         """
         started_s = now_s = self._clock()
         owing = self._owing(placed, until_s)
         if not owing:
             return
         self._tally.count["waits"] += 1
+        choosing_since_s: float | None = None
         while owing and now_s < until_s:
-            whole_ms = int((until_s - now_s) * 1000)
+            next_look_s = until_s
+            if patience is not None and (outlooks := self._outlooks(placed, now_s)) is not None:
+                choosing_since_s = now_s if choosing_since_s is None else choosing_since_s
+                next_look_s = min(until_s, now_s + patience(outlooks))
+                if next_look_s <= now_s:
+                    owing = []
+                    break
+            whole_ms = int((next_look_s - now_s) * 1000)
             if not self._take_in(owing, whole_ms) and not whole_ms:
-                time.sleep(min(NAP_S, until_s - now_s))
+                time.sleep(min(NAP_S, next_look_s - now_s))
             owing = self._owing(placed, until_s, owing)
             now_s = self._clock()
         self._tally.wait_s += now_s - started_s
+        if choosing_since_s is not None:
+            self.chosen_s = now_s - choosing_since_s
         for link in owing:
             link.miss(self._step, now_s)
+
+    def _outlooks(
+        self, placed: Mapping[str, Mapping[int, Row]], now_s: float
+    ) -> dict[int, Outlook] | None:
+        """Of all rows that want tokens; None while a worker has not begun to answer."""
+        outlooks: dict[int, Outlook] = {}
+        for worker_id, rows in placed.items():
+            owes = self._links[worker_id].owes(self._step)
+            for session, row in rows.items():
+                if not row.wanted:
+                    continue
+                outlook = self._sessions[session].known.outlook(row.context, row.wanted, now_s)
+                if outlook is not None:
+                    outlooks[session] = outlook
+                elif owes:
+                    return None
+        return outlooks
 
     def _owing(
         self,

@@ -3,15 +3,16 @@
 A step in which sequence i has a draft of k_i tokens is expected to bring
 
     N = sum_i (1 + sum_{j<=k_i} prod_{l<=j} a_il)   tokens, and to take
-    T = T(rows + drafts, KV tokens) + W(longest draft)     seconds,
+    T = T(rows + drafts, KV tokens) + W             seconds,
 
-W being the wait for drafts, which all sequences share: a draft model makes one token after the
-other. Time per token is total time over total tokens, T / N. Tokens are taken in the order of
-their gain for their cost, one after another for as long as T / N falls. As it may rise first
-and fall later (a draft token too many pays for a whole execution shape, the next ones are
-free), all lengths of that order are looked at, for each longest draft, and the best is taken:
-without steps that is the marginal rule, dT/dN < T/N (paceline theory notes, "Time per token"). No
-draft at all is one of the lengths, so in the model it is never worse than not to speculate.
+W being what it takes to ask for drafts, if there are any. How long to wait for one that a model is
+still making is decided when its worker has said what there is (`patience.py`). Time per token is
+total time over total tokens, T / N. Tokens are taken in the order of their gain for their cost, one
+after another for as long as T / N falls. As it may rise first and fall later (a draft token too
+many pays for a whole execution shape, the next ones are free), all lengths of that order are looked
+at, and the best is taken: without steps that is the marginal rule, dT/dN < T/N (paceline theory
+notes, "Time per token"). No draft at all is one of the lengths, so in the model it is never worse
+than not to speculate.
 
 A step that verifies drafts takes longer, and whoever streams sees that between two chunks, each of
 them longer as well. Where that counts, `longest_step` bounds it at the price of throughput.
@@ -93,20 +94,19 @@ class Decision:
 def decide(
     batch: Batch,
     cost: StepCost,
-    wait_s: float | Floats = 0.0,
+    wait_s: float = 0.0,
     pressure: int = 0,
     drafting: bool = True,
     longest_step: float = math.inf,
 ) -> Decision:
     """Lengths of all drafts of the next step.
 
-    O(rows * K), with a sort of so many; O(rows * K^2) where waits grow with the drafts.
+    O(rows * K), with a sort of so many.
 
     Args:
         batch: Its sequences, at least one.
         cost: Of a step.
-        wait_s: What a step takes longer if any draft is asked for, seconds; [K + 1] by the
-            longest of them.
+        wait_s: What a step takes longer if any draft is asked for, seconds.
         pressure: 0-5, from the front door.
         drafting: Whether the step before had drafts; without, `START_GAIN` is asked for.
         longest_step: Longest that a step with our drafts may take, as a multiple of the same step
@@ -116,9 +116,7 @@ def decide(
     caps = np.minimum(batch.longest, longest_of_all)
     governed = batch.wished == AUTO
     lengths = np.where(governed, 0, np.minimum(batch.wished, caps))
-    waits_s = np.full(longest_of_all + 1, wait_s)
-    waits_s[0] = 0.0
-    books = Books(batch, cost, waits_s)
+    books = Books(batch, cost, wait_s)
     plain_tokens, plain_s = books.expected(lengths)
     paying = most_that_pays(books, caps, governed, lengths, drafting, longest_step)
     result = lengths + paying.lengths

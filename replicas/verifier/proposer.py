@@ -6,7 +6,7 @@ sequence that got tokens:
 
     govern     how many tokens are worth drafting for each sequence, often none
     exchange   tell the draft workers what was appended, take what they have answered, and
-               wait for what is missing, at most a part of the measured step time
+               wait for what is missing as long as it pays, at most a part of the step time
     draft      a worker's continuation, or else prompt lookup here, or nothing; of one whose
                source is not sure only as much as pays
     trim       vLLM checks nothing: too long a draft or a token outside the vocabulary would
@@ -30,7 +30,8 @@ from replicas.prompt_lookup import prompt_lookup
 from replicas.verifier.continuations import SourcedDraft
 from replicas.verifier.draft_accounts import DraftAccounts
 from replicas.verifier.draft_lengths import DraftLengths
-from replicas.verifier.draft_pool import DraftPool, Row
+from replicas.verifier.draft_pool import DraftPool, Patience, Row
+from replicas.verifier.patience import Outlook
 from replicas.verifier.sharing import domain_of
 from replicas.verifier.step_watch import StepWatch
 
@@ -90,8 +91,8 @@ class Proposer:
         """Request id -> session number."""
         self._told: dict[int, int] = {}
         """Session -> tokens of it that its worker was sent."""
-        self._longest_asked = 0
-        """Longest draft that the current step asked for, tokens."""
+        self._asked = False
+        """Whether the current step asks for drafts."""
         self._ended: list[int] = []
 
     @property
@@ -168,7 +169,7 @@ class Proposer:
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
         started_s = time.perf_counter()
-        self._longest_asked = 0
+        self._asked = False
         try:
             return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except Exception:
@@ -177,7 +178,8 @@ class Proposer:
         finally:
             drafted_s = time.perf_counter() - started_s
             self._watch.drafted(drafted_s)
-            self._lengths.waited(drafted_s, self._longest_asked)
+            chosen_s = self._pool.chosen_s if self._pool is not None and self._asked else 0.0
+            self._lengths.waited(drafted_s, chosen_s, self._asked)
 
     def tick(self) -> None:
         """Called about once a second, also when the engine is idle: forgets what is over."""
@@ -204,7 +206,7 @@ class Proposer:
         request_ids = [runner.input_batch.req_ids[i] for i in places]
         context = [int(lengths[i]) for i in places]
         wanted = self._wanted(runner, request_ids, context)
-        self._longest_asked = max(wanted, default=0)
+        self._asked = any(wanted)
         rows: dict[int, Row] = {}
         asking: list[tuple[int, str, int, Row]] = []
         for i, request_id, length, its_wanted in zip(
@@ -220,7 +222,12 @@ class Proposer:
                 rows[session] = row
             if its_wanted:
                 asking.append((i, request_id, session, row))
-        self._exchange(runner, pool, rows, self._longest_wait_s() if asking else 0.0)
+        names = {session: request_id for _, request_id, session, _ in asking}
+
+        def patience(outlooks: Mapping[int, Outlook]) -> float:
+            return self._lengths.patience({names[key]: its for key, its in outlooks.items()})
+
+        self._exchange(runner, pool, rows, self._longest_wait_s() if asking else 0.0, patience)
         for i, request_id, session, row in asking:
             draft = self._draft(pool, session, row)
             checked = self._checked(draft.tokens, row.wanted)
@@ -283,7 +290,12 @@ class Proposer:
             self._lengths.settled(request_id, len(new), drafted)
 
     def _exchange(
-        self, runner: Sequences, pool: DraftPool, rows: Mapping[int, Row], wait_s: float
+        self,
+        runner: Sequences,
+        pool: DraftPool,
+        rows: Mapping[int, Row],
+        wait_s: float,
+        patience: Patience | None = None,
     ) -> None:
         """Asks the workers, and tells them which sessions are over."""
         ended = [request_id for request_id in self._sessions if request_id not in runner.requests]
@@ -293,7 +305,7 @@ class Proposer:
         for session in sessions:
             self._told.pop(session, None)
         self._ended += sessions
-        pool.exchange(rows, self._ended, wait_s)
+        pool.exchange(rows, self._ended, wait_s, patience)
         self._ended = []
 
     def _failed(self) -> None:

@@ -6,15 +6,17 @@ The target is SmolLM2-135M with its thirty layers and ninety more that change no
 as slow as its draft, and of the same opinion. Noise on the draft's weights lowers how often it is
 right. So the pair's acceptance is made, and only the serving is measured. Arms:
 
-    none          vLLM without speculation, twice (A/A)
-    colocated k   vLLM's own `draft_model` in the verifier, drafts of k tokens
-    split k       the draft model in a worker that drafts what it is asked for, then waits
-    ahead k       the same with lookahead and fan-out
-    governor      as `ahead`, each draft as long as pays
+    none           vLLM without speculation, twice (A/A)
+    colocated k    vLLM's own `draft_model` in the verifier, drafts of k tokens
+    split k        the draft model in a worker that drafts what it is asked for, then waits
+    ahead k        the same with lookahead and fan-out
+    governor       as `ahead`, each draft as long as pays
+    none-2, colocated-2 k   as without -2, on both cores
 
-Two placements on two cores: in `own core` the drafter brings its own, and all others have one; in
-`equal cores` none and colocated have two, and split has one for each half. Rates are of decoding:
-what an engine of the same cores takes to read the prompts is measured apart and left out.
+Two placements on two cores. Where the drafter brings its own core, what is not split has one: the
+arms without -2. With equal cores it has both, as split has: the arms with -2. Rates are of
+decoding: what an engine of the same cores takes to read the prompts is measured apart and left
+out. Lengths are compared on the first repetition, and what is claimed of the best on the others.
 """
 
 import argparse
@@ -35,10 +37,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from engine_process import Ask, EngineProcess
 from lookahead_arms import (
     AGAIN,
+    BRANCHED,
     GOVERNOR,
     HITS,
     METRICS,
     NONE,
+    NONE_WIDE,
     STEP_TOKENS,
     THROUGHPUT,
     Part,
@@ -46,6 +50,7 @@ from lookahead_arms import (
 from lookahead_parts import (
     LONGEST,
     TOKEN_ENV,
+    WIDE,
     ColocatedEngines,
     Place,
     draft_workers,
@@ -53,7 +58,13 @@ from lookahead_parts import (
     token_ids,
     verifiers,
 )
-from lookahead_predictions import FAMILIES, Measured, Rounds, words_on, words_on_rounds
+from lookahead_predictions import (
+    Measured,
+    Rounds,
+    words_on,
+    words_on_rounds,
+    words_on_winners,
+)
 from related_models import make_noisy_copy, make_padded_copy
 
 from cluster.model_plans import hit_chance
@@ -64,6 +75,8 @@ from configs.sections.places import FoldersConfig
 BASE, LAYERS = "builtin:smollm2-135m-instruct", 120
 NOISE: Final = {"a about 1": 0.0, "a about 0.8": 0.06, "a about 0.6": 0.12}
 """Standard deviation over the weights'; what acceptance came of it is in the table."""
+COLOCATED: Final = ("colocated", f"colocated{WIDE}")
+SPLIT: Final = ("split", "ahead")
 HEADLINE, BEST_SPLIT, HIT_SHARE = 3, 0.97, 0.9
 """Draft length of the claims, and what they claim."""
 PROMPTS = (
@@ -91,45 +104,37 @@ class Size:
     lengths: tuple[int, ...]
     batches: tuple[int, ...]
     noises: tuple[str, ...]
-    placements: tuple[str, ...]
+    wide: bool
     judges: bool
     tokens: int
     repetitions: int
 
 
-QUICK = Size((HEADLINE,), (1,), ("a about 1",), ("own core",), False, 32, 2)
-FULL = Size(
-    tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), ("own core", "equal cores"), True, 48, 3
-)
+QUICK = Size((HEADLINE,), (1,), ("a about 1",), False, False, 32, 2)
+FULL = Size(tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), True, True, 48, 4)
 
 
 def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one length, batch 1, own core")
-    parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 3, quick 2")
+    parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 4, quick 2")
     parser.add_argument("--acceptance", choices=tuple(NOISE), help="only this one")
     parser.add_argument("--batch", type=int, choices=FULL.batches, help="only this one")
-    parser.add_argument("--placement", choices=FULL.placements, help="only this one")
     args = parser.parse_args()
     size = QUICK if args.quick else FULL
     if args.acceptance:
         size = replace(size, noises=(args.acceptance,))
-    if args.placement:
-        size = replace(size, placements=(args.placement,))
     if args.batch:
         size = replace(size, batches=(args.batch,))
     if args.repetitions:
         size = replace(size, repetitions=args.repetitions)
     os.environ[TOKEN_ENV] = secrets.token_hex(16)
-    lengths = [f"{family} {length}" for family in FAMILIES for length in size.lengths]
-    cells = [
-        f"{placement}, {noise}, batch {batch}"
-        for placement in size.placements
-        for noise in size.noises
-        for batch in size.batches
-    ]
-    bench = Bench("lookahead", [NONE, *lengths, GOVERNOR, AGAIN], cells, METRICS)
+    families = [*COLOCATED[: 1 + size.wide], *SPLIT]
+    lengths = [f"{family} {length}" for family in families for length in size.lengths]
+    plain = [NONE, NONE_WIDE] if size.wide else [NONE]
+    cells = [f"{noise}, batch {batch}" for noise in size.noises for batch in size.batches]
+    bench = Bench("lookahead", [*plain, *lengths, GOVERNOR, AGAIN], cells, METRICS)
     notes = [
         f"target: {BASE.partition(':')[2]} padded to {LAYERS} layers that change nothing, "
         "bfloat16, eager; draft: it unpadded, with noise: the acceptance is made, not found"
@@ -138,25 +143,23 @@ def main() -> None:
     try:
         base = Path(resolve_source(BASE, FoldersConfig().models))
         target = make_padded_copy(folder / "target", base, layers=LAYERS)
-        rounds: dict[str, Rounds] = {}
-        for placement in size.placements:
-            with verifiers(folder, target, placement) as (plain, split):
-                for noise in size.noises:
-                    draft = make_noisy_copy(folder / noise, base, noise=NOISE[noise])
-                    with draft_workers(folder, target, draft) as workers:
-                        if size.judges and noise not in rounds:
-                            with judge(folder, base) as engine:
-                                rounds[noise] = judged(engine, workers["waits"].endpoint, base)
-                            notes += words_on_rounds(noise, rounds[noise], HEADLINE)
-                        with ColocatedEngines(folder, target, draft, placement) as colocated:
-                            place = Place(plain, split, colocated, workers)
-                            part = Part(place, token_ids(base, PROMPTS), size.tokens)
-                            measure(bench, part, f"{placement}, {noise}, ", size.repetitions)
-                        trip = trip_s(workers["ahead"].endpoint)
-                    for batch in size.batches:
-                        cell = f"{placement}, {noise}, batch {batch}"
-                        notes += notes_on(bench, part, cell, trip, rounds.get(noise))
-                    shutil.rmtree(draft)
+        with verifiers(folder, target, plain) as (unsplit, split):
+            for noise in size.noises:
+                draft = make_noisy_copy(folder / noise, base, noise=NOISE[noise])
+                rounds = None
+                with draft_workers(folder, target, draft) as workers:
+                    if size.judges:
+                        with judge(folder, base) as engine:
+                            rounds = judged(engine, workers["waits"].endpoint, base)
+                        notes += words_on_rounds(noise, rounds, HEADLINE)
+                    with ColocatedEngines(folder, target, draft) as colocated:
+                        place = Place(unsplit, split, colocated, workers)
+                        part = Part(place, token_ids(base, PROMPTS), size.tokens)
+                        measure(bench, part, f"{noise}, ", size.repetitions)
+                    trip = trip_s(workers["ahead"].endpoint)
+                for batch in size.batches:
+                    notes += notes_on(bench, part, f"{noise}, batch {batch}", trip, rounds)
+                shutil.rmtree(draft)
     finally:
         shutil.rmtree(folder)
     bench.finish(claims(), notes)
@@ -201,15 +204,21 @@ def arms_of(bench: Bench, family: str) -> list[str]:
 
 
 def best_of(bench: Bench, family: str, cell: str) -> str:
-    """The arm of a family that was fastest."""
-    return max(arms_of(bench, family), key=lambda arm: rate(bench, arm, cell))
+    """The arm of a family that was fastest in the first repetition."""
+    return max(arms_of(bench, family), key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0])
 
 
 def headline(bench: Bench, cell: str) -> list[str]:
     """The arms that claims are about, and the best length of each family."""
-    chosen = {NONE, AGAIN, GOVERNOR, *(f"{family} {HEADLINE}" for family in FAMILIES)}
-    chosen |= {best_of(bench, family, cell) for family in FAMILIES}
+    chosen = {NONE, NONE_WIDE, AGAIN, GOVERNOR}
+    chosen |= {f"{family} {HEADLINE}" for family in (COLOCATED[0], *SPLIT)}
+    chosen |= {best_of(bench, family, cell) for family in families(bench)}
     return [arm for arm in bench.arms if arm in chosen]
+
+
+def families(bench: Bench) -> list[str]:
+    """With draft lengths, of this run."""
+    return [family for family in (*COLOCATED, *SPLIT) if arms_of(bench, family)]
 
 
 def claims() -> list[Comparison]:
@@ -231,44 +240,59 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
     seen = part.seen[batch]
     verify_s = {length: statistics.median(taken) for length, taken in seen.verify_s.items()}
     draft_s = statistics.median(seen.draft_s)
-    best = {family: best_of(bench, family, cell) for family in FAMILIES}
     told = [
         f"{cell}: T_p {1e3 * verify_s[0]:.0f} ms, T_q {1e3 * draft_s:.0f} ms, "
         f"RTT {1e3 * trip:.2f} ms; none {rate(bench, NONE, cell):.2f} tokens/s, "
         f"governor {rate(bench, GOVERNOR, cell):.2f}"
     ]
-    for family in FAMILIES:
+    for family in families(bench):
         rates = " ".join(f"{rate(bench, arm, cell):.2f}" for arm in arms_of(bench, family))
-        told.append(f"{cell}: {family}, tokens/s by length: {rates}; best: {best[family]}")
-    split = max(best["split"], best["ahead"], key=lambda arm: rate(bench, arm, cell))
-    ratio = rate(bench, GOVERNOR, cell) / rate(bench, split, cell)
-    word = "met" if ratio >= BEST_SPLIT else "missed"
-    told.append(f"{cell}: governor / best split arm ({split}) {ratio:.3f}, >= {BEST_SPLIT}: {word}")
+        best = best_of(bench, family, cell)
+        told.append(f"{cell}: {family}, tokens/s by length: {rates}; best at first: {best}")
+    told.append(f"{cell}: {words_on_governor(bench, cell)}")
     if rounds is None:
         return told
+    told.append(f"{cell}: {words_on_hits(bench, cell, rounds)}")
+    rates_by_arm = {arm: rate(bench, arm, cell) for arm in bench.arms}
+    own = Measured(batch, rates_by_arm, verify_s, draft_s, trip, rounds.acceptance)
+    split_arms = [arm for family in SPLIT for arm in arms_of(bench, family)]
+    told += words_on(cell, own, [NONE, *arms_of(bench, COLOCATED[0]), *split_arms])
+    if seen.wide_s:
+        first, *others = arms_of(bench, COLOCATED[1])
+        step_tokens = statistics.median(bench.values[first, cell, STEP_TOKENS.name]) * batch
+        wide = own.on_both(statistics.median(seen.wide_s), step_tokens / rates_by_arm[first])
+        told += words_on(f"{cell}, equal cores", wide, [NONE_WIDE, *others])
+        told.append(f"{cell}, {words_on_winners(own, wide, arms_of(bench, COLOCATED[1]))}")
+    return told
+
+
+def words_on_governor(bench: Bench, cell: str) -> str:
+    """Against the split arm that was best when lengths were compared, repetition by repetition."""
+    best = max(
+        (best_of(bench, family, cell) for family in SPLIT),
+        key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0],
+    )
+    ours, its = (bench.values[arm, cell, THROUGHPUT.name][1:] for arm in (GOVERNOR, best))
+    ratios = [a / b for a, b in zip(ours, its, strict=True)]
+    word = "met" if statistics.median(ratios) >= BEST_SPLIT else "missed"
+    return (
+        f"governor / best split arm ({best}) {statistics.median(ratios):.3f} "
+        f"({' '.join(f'{ratio:.2f}' for ratio in ratios)}), >= {BEST_SPLIT}: {word}"
+    )
+
+
+def words_on_hits(bench: Bench, cell: str, rounds: Rounds) -> str:
+    """How often the worker was right about all that came, beside how often it could be."""
     arm = f"ahead {HEADLINE}"
-    hits = statistics.median(bench.values[arm, cell, HITS.name])
+    hits, others = (
+        statistics.median(bench.values[arm, cell, metric.name]) for metric in (HITS, BRANCHED)
+    )
     could = hit_chance(rounds.acceptance, HEADLINE, 1)
     word = "met" if hits >= HIT_SHARE * could else "missed"
-    told.append(
-        f"{cell}: {arm} went on as drafted in {hits:.2f} of asks, a^(K+1) is {could:.2f}, "
-        f">= {HIT_SHARE:g} of it: {word}"
+    return (
+        f"{arm} went on as drafted in {hits:.2f} of asks, a prepared way in {others:.2f}; "
+        f"a^(K+1) is {could:.2f}, >= {HIT_SHARE:g} of it: {word}"
     )
-    shortest = min(length for length in verify_s if length)
-    arm = f"colocated {shortest}"
-    step_s = statistics.median(bench.values[arm, cell, STEP_TOKENS.name]) * batch
-    in_verifier_s = (step_s / rate(bench, arm, cell) - verify_s[shortest]) / shortest
-    measured = Measured(
-        batch,
-        {arm: rate(bench, arm, cell) for arm in bench.arms},
-        verify_s,
-        draft_s,
-        trip,
-        rounds.acceptance,
-        None if cell.startswith("own core") else max(0.0, in_verifier_s),
-    )
-    arms = [arm for arm in bench.arms if arm not in (AGAIN, GOVERNOR)]
-    return told + words_on(cell, measured, arms)
 
 
 if __name__ == "__main__":

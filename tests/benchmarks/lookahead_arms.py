@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from engine_process import Ask, EngineProcess, Run
 from harness import Metric
-from lookahead_parts import Place
+from lookahead_parts import WIDE, Place
 
-NONE, AGAIN, GOVERNOR = "none", "none again", "governor"
+NONE, AGAIN, NONE_WIDE, GOVERNOR = "none", "none again", f"none{WIDE}", "governor"
 THROUGHPUT = Metric("decoding", "tokens/s", higher_is_better=True)
 ACCEPTANCE = Metric("drafts accepted", "0-1", higher_is_better=True)
 STEP_TOKENS = Metric("tokens a step and request", "tokens", higher_is_better=True)
@@ -24,15 +24,17 @@ class Seen:
 
     Attributes:
         verify_s: Of a step, waiting left out, by draft length; 0 for no drafts.
+        wide_s: Of a step without drafts on both cores.
         draft_s: Of the draft model's steps.
     """
 
     verify_s: dict[int, list[float]] = field(default_factory=dict)
+    wide_s: list[float] = field(default_factory=list)
     draft_s: list[float] = field(default_factory=list)
 
 
 class Part:
-    """One placement and acceptance.
+    """One acceptance.
 
     Args:
         place: What runs.
@@ -53,15 +55,16 @@ class Part:
             {"split": "waits", "ahead": "ahead", GOVERNOR: "ahead"}.get(kind, "")
         )
         wish: dict[str, str | int] = {}
-        engine, cores = (place.plain, "plain") if worker is None else (place.split, "split")
+        reader = NONE_WIDE if kind.endswith(WIDE) else NONE if worker is None else "split"
+        engine = self._reader(reader)
         if kind in ("split", "ahead"):
             wish = {"paceline_speculation": int(length)}
-        elif kind == "colocated":
-            engine = place.colocated.of(int(length))
+        elif kind.startswith("colocated"):
+            engine = place.colocated.of(arm)
         endpoint = worker.endpoint if worker is not None else ""
         before = worker.stats()["counts"] if worker is not None else {}
         runs = self._all(engine, batch, self._tokens, wish, endpoint)
-        reading_s = self._reads(cores, batch)
+        reading_s = self._reads(reader, batch)
         decoding_s = sum(run.seconds for run in runs) - reading_s
         decoded = (self._tokens - 1) * len(self._asked(batch))
         steps = sum(run.steps - 1 for run in runs)
@@ -71,7 +74,9 @@ class Part:
             THROUGHPUT.name: decoded / decoding_s,
             STEP_TOKENS.name: decoded / steps / batch,
         }
-        if arm == NONE or kind == "split":
+        if arm == NONE_WIDE:
+            seen.wide_s.append(decoding_s / steps)
+        elif arm == NONE or kind == "split":
             seen.verify_s.setdefault(int(length or 0), []).append((decoding_s - wait_s) / steps)
         if drafted:
             values[ACCEPTANCE.name] = sum(run.accepted for run in runs) / drafted
@@ -86,15 +91,18 @@ class Part:
             values[BRANCHED.name] = counts["branched"] / went_on if went_on else 0.0
         return values
 
-    def _reads(self, cores: str, batch: int) -> float:
-        """Time in which the prompts are read by an engine with these cores, seconds."""
-        if (cores, batch) not in self._reading_s:
-            engine = self._place.plain if cores == "plain" else self._place.split
-            taken = [self._all(engine, batch, 1, {"paceline_speculation": 0}, "") for _ in range(3)]
-            self._reading_s[cores, batch] = statistics.median(
+    def _reader(self, name: str) -> EngineProcess:
+        return self._place.split if name == "split" else self._place.plain[name]
+
+    def _reads(self, reader: str, batch: int) -> float:
+        """Time in which this engine reads the prompts, seconds."""
+        if (reader, batch) not in self._reading_s:
+            engine, wish = self._reader(reader), {"paceline_speculation": 0}
+            taken = [self._all(engine, batch, 1, wish, "") for _ in range(3)]
+            self._reading_s[reader, batch] = statistics.median(
                 sum(run.seconds for run in runs) for runs in taken
             )
-        return self._reading_s[cores, batch]
+        return self._reading_s[reader, batch]
 
     def _asked(self, batch: int) -> list[list[int]]:
         return self._prompts[: max(2, batch)]

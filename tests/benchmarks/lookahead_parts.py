@@ -1,7 +1,7 @@
 """The processes that `lookahead.py` measures, on the cores of their placement."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,6 +19,8 @@ PATIENT: Final = {"local_lookup": False, "wait_fraction": 8.0, "wait_max_ms": 10
 """Drafts of a fixed length are waited for; how long is the governor's to decide."""
 MOST_ENGINES: Final = 3
 """With the draft model in the verifier at a time: each takes 2.5 GiB."""
+WIDE: Final = "-2"
+"""Ends the kind of an arm that has both cores to itself."""
 SEQUENCES: Final = 16
 """That are judged at once where only acceptance is measured."""
 
@@ -35,23 +37,23 @@ VERIFIER, DRAFTER = Cores(("taskset", "-c", "0"), 1), Cores(("taskset", "-c", "1
 BOTH = Cores((), 2)
 
 
-def cores_of(placement: str) -> Cores:
-    """What everything gets that does not split the work."""
-    return VERIFIER if placement == "own core" else BOTH
+def cores_of(kind: str) -> Cores:
+    """What the verifier of this kind of arm has."""
+    return BOTH if kind.endswith(WIDE) else VERIFIER
 
 
 @dataclass(frozen=True)
 class Place:
-    """What runs for one placement and one draft model.
+    """What runs for one draft model.
 
     Attributes:
-        plain: Without speculation.
+        plain: Without speculation, by kind of arm.
         split: With draft workers; requests say how long drafts are, or leave it to the governor.
         colocated: With the draft model in the verifier.
         workers: `waits` drafts what it is asked for, `ahead` goes on.
     """
 
-    plain: EngineProcess
+    plain: Mapping[str, EngineProcess]
     split: EngineProcess
     colocated: "ColocatedEngines"
     workers: dict[str, ModelWorker]
@@ -59,32 +61,32 @@ class Place:
 
 @contextmanager
 def verifiers(
-    folder: Path, target: Path, placement: str
-) -> Iterator[tuple[EngineProcess, EngineProcess]]:
-    """Without speculation, and with draft workers."""
+    folder: Path, target: Path, kinds: Sequence[str]
+) -> Iterator[tuple[dict[str, EngineProcess], EngineProcess]]:
+    """Without speculation, of these kinds, and with draft workers."""
     drafting = {"max_length": LONGEST, "split": PATIENT, "governor": "auto", "patience_s": None}
-    with (
-        engine(folder, "plain", target, cores_of(placement)) as plain,
-        engine(folder, "split", target, VERIFIER, **drafting) as split,
-    ):
-        warm([plain, split])
+    with ExitStack() as stack:
+        plain = {
+            kind: stack.enter_context(engine(folder, kind, target, cores_of(kind)))
+            for kind in kinds
+        }
+        split = stack.enter_context(engine(folder, "split", target, VERIFIER, **drafting))
+        warm([*plain.values(), split])
         yield plain, split
 
 
 class ColocatedEngines:
-    """vLLM's `draft_model`, an engine for each draft length, started when it is first asked for.
+    """vLLM's `draft_model`, an engine for each kind of arm and draft length, started when asked.
 
     Args:
         folder: For their logs.
         target: Folder of the target.
         draft: Folder of the draft model.
-        placement: Says their cores.
     """
 
-    def __init__(self, folder: Path, target: Path, draft: Path, placement: str) -> None:
+    def __init__(self, folder: Path, target: Path, draft: Path) -> None:
         self._folder, self._target, self._draft = folder, target, draft
-        self._cores = cores_of(placement)
-        self._engines: dict[int, EngineProcess] = {}
+        self._engines: dict[str, EngineProcess] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -93,23 +95,23 @@ class ColocatedEngines:
         while self._engines:
             self._end_oldest()
 
-    def of(self, length: int) -> EngineProcess:
-        """With drafts of so many tokens; of too many the one that has waited longest ends."""
-        engine_of_it = self._engines.pop(length, None)
+    def of(self, arm: str) -> EngineProcess:
+        """Of `KIND LENGTH`; of too many engines the one that has waited longest ends."""
+        engine_of_it = self._engines.pop(arm, None)
         if engine_of_it is None:
             while len(self._engines) >= MOST_ENGINES:
                 self._end_oldest()
+            kind, _, length = arm.partition(" ")
             spec = {
                 "method": "draft_model",
                 "model": str(self._draft),
-                "num_speculative_tokens": length,
+                "num_speculative_tokens": int(length),
             }
-            name = f"colocated {length}"
             engine_of_it = engine(
-                *(self._folder, name, self._target, self._cores), speculative_config=spec
+                *(self._folder, arm, self._target, cores_of(kind)), speculative_config=spec
             )
             warm([engine_of_it])
-        self._engines[length] = engine_of_it
+        self._engines[arm] = engine_of_it
         return engine_of_it
 
     def _end_oldest(self) -> None:

@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
 from engine_process import Run
+from lookahead_parts import WIDE
 
 from cluster.model_plans import AHEAD, IN_VERIFIER, NONE, SPLIT, model_round
 from cluster.planner import DraftModel, Profile
@@ -14,7 +15,12 @@ from replicas.verifier.acceptance import expected_tokens
 from replicas.verifier.step_cost import StepCost
 
 WORST_RATE, WORST_TOKENS = 0.15, 0.05
-FAMILIES = {"colocated": IN_VERIFIER, "split": SPLIT, "ahead": AHEAD}
+WAYS = {
+    "colocated": IN_VERIFIER,
+    f"colocated{WIDE}": IN_VERIFIER,
+    "split": SPLIT,
+    "ahead": AHEAD,
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,18 @@ class Measured:
     acceptance: tuple[float, ...]
     draft_in_verifier_s: float | None = None
 
+    def on_both(self, plain_s: float, shortest_s: float) -> Self:
+        """The verifier on both cores: all its steps faster by as much as one without drafts.
+
+        Args:
+            plain_s: That step.
+            shortest_s: A step with drafts of one token and the making of them.
+        """
+        faster = plain_s / self.verify_s[0]
+        verify_s = {length: faster * taken for length, taken in self.verify_s.items()}
+        in_verifier_s = max(0.0, shortest_s - verify_s[1])
+        return replace(self, verify_s=verify_s, draft_in_verifier_s=in_verifier_s)
+
 
 def predicted(measured: Measured, arm: str) -> float:
     """Tokens/s of an arm, by T_p, T_q, a and RTT alone."""
@@ -91,9 +109,11 @@ def predicted(measured: Measured, arm: str) -> float:
     plain_s, batch = measured.verify_s[0], measured.batch
     knots = tuple((batch * (k + 1), s - plain_s) for k, s in sorted(measured.verify_s.items()))
     profile = Profile(StepCost(plain_s, 0.0, knots=knots), measured.acceptance)
-    in_verifier_s = measured.draft_in_verifier_s or measured.draft_s
+    in_verifier_s = measured.draft_in_verifier_s
+    if in_verifier_s is None:
+        in_verifier_s = measured.draft_s
     model = DraftModel(measured.draft_s, in_verifier_s, measured.trip_s)
-    way = FAMILIES.get(family, NONE)
+    way = WAYS.get(family, NONE)
     return 1 / model_round(profile, model, way, batch, int(length or 0)).token_s
 
 
@@ -108,6 +128,21 @@ def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
         f"{errors[worst]:+.0%} ({worst})",
         f"{cell}: " + ", ".join(f"{arm} {error:+.0%}" for arm, error in errors.items()),
     ]
+
+
+def words_on_winners(own: Measured, wide: Measured, arms: Sequence[str]) -> str:
+    """Running ahead on a core of its own against the same two cores for the verifier, by length."""
+    measured, foreseen = [], []
+    for arm in arms:
+        ahead = f"ahead {arm.partition(' ')[2]}"
+        measured.append(own.rates[ahead] / wide.rates[arm])
+        foreseen.append(predicted(own, ahead) / predicted(wide, arm))
+    alike = sum((a >= 1) == (b >= 1) for a, b in zip(measured, foreseen, strict=True))
+    return (
+        f"ahead / colocated{WIDE}, by length: {' '.join(f'{r:.2f}' for r in measured)}; "
+        f"foreseen {' '.join(f'{r:.2f}' for r in foreseen)}; the same wins at {alike} "
+        f"of {len(arms)} lengths"
+    )
 
 
 def words_on_rounds(name: str, rounds: Rounds, length: int) -> list[str]:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from replicas.verifier.draft_lengths import DraftLengths
+from replicas.verifier.patience import Outlook
 from replicas.verifier.step_cost import StepCost, StepLoad
 
 PROMPT_TOKENS = 200
@@ -49,6 +50,8 @@ class _Row:
     left: int
     draft: int = 0
     rate: float = 0.0
+    made: float = 0.0
+    """Draft tokens that a draft model has, behind the text so far, and its part of the next."""
 
 
 @dataclass
@@ -60,7 +63,8 @@ class SimulatedEngine:
         cost: The truth.
         longest: Draft tokens.
         wait_s: That a step takes longer when drafts are asked for.
-        draft_s: The same for each token of the longest of them.
+        draft_s: What a draft model takes for a token. 0: drafts are there at once.
+        lookahead: Whether it goes on while a step runs.
         noise: Standard deviation of a step's measured time, as a part of it; `seconds` has none.
         hiccup: Probability that a step seems to take ten times as long.
         drafted: Draft tokens verified so far.
@@ -75,6 +79,7 @@ class SimulatedEngine:
     longest: int
     wait_s: float = 0.0
     draft_s: float = 0.0
+    lookahead: bool = False
     noise: float = 0.05
     hiccup: float = 0.002
     drafted: int = 0
@@ -101,10 +106,10 @@ class SimulatedEngine:
             self._numbers += 1
         took_s = self._verify(traffic)
         self._rows = [row for row in self._rows if row.left > 0 or self._end(row)]
-        longest = self._draft(traffic)
-        waited_s = self.wait_s * (longest > 0) + self.draft_s * longest
-        self.lengths.waited(waited_s + 1e-4, longest)
-        self.asked_steps += longest > 0
+        asks, chosen_s = self._draft(traffic)
+        waited_s = self.wait_s * asks + chosen_s
+        self.lengths.waited(waited_s + 1e-4, chosen_s, asks)
+        self.asked_steps += asks
         self.seconds += took_s + waited_s
 
     def _verify(self, traffic: Traffic) -> float:
@@ -124,6 +129,11 @@ class SimulatedEngine:
             while accepted < row.draft and self._random.random() < row.rate:
                 accepted += 1
             self.lengths.settled(str(row.number), accepted + 1, row.draft)
+            if self.draft_s:
+                ahead = seconds / self.draft_s if self.lookahead else 0.0
+                row.made = min(row.made + ahead, row.draft + self.longest + 1)
+                goes_on = accepted == row.draft and self._random.random() < row.rate
+                row.made = max(0.0, row.made - accepted - 1) if goes_on else 0.0
             self.drafted += row.draft
             self.accepted += accepted
             row.context += accepted + 1
@@ -131,16 +141,19 @@ class SimulatedEngine:
             self.tokens += accepted + 1
         return seconds
 
-    def _draft(self, traffic: Traffic) -> int:
-        """Longest draft that was asked for."""
+    def _draft(self, traffic: Traffic) -> tuple[bool, float]:
+        """Whether any draft was asked for, and how long it was waited for by choice."""
         wanted = self.lengths.choose(
             [str(row.number) for row in self._rows],
             [traffic.params(row.number) for row in self._rows],
             [row.context for row in self._rows],
             [max(0, min(self.longest, row.left - 1)) for row in self._rows],
         )
+        chosen_s = self._wait(wanted) if self.draft_s and any(wanted) else 0.0
         for row, its_wanted in zip(self._rows, wanted, strict=True):
             row.draft = its_wanted if self._random.random() < traffic.found else 0
+            if self.draft_s:
+                row.draft = min(row.draft, int(row.made))
             row.rate, confidence = traffic.acceptance(row.number), 0.0
             if traffic.unsure is not None:
                 confidence = SURE
@@ -150,7 +163,24 @@ class SimulatedEngine:
                 name = str(row.number)
                 row.draft = self.lengths.worth(name, traffic.source, confidence, row.draft)
                 self.lengths.drafted(name, traffic.source, confidence, row.draft)
-        return max(wanted, default=0)
+        return any(wanted), chosen_s
+
+    def _wait(self, wanted: list[int]) -> float:
+        waited_s = 0.0
+        while True:
+            outlooks = {
+                str(row.number): Outlook(
+                    int(row.made), (1.0 - row.made % 1.0) * self.draft_s, self.draft_s
+                )
+                for row, its_wanted in zip(self._rows, wanted, strict=True)
+                if row.made < its_wanted
+            }
+            more_s = self.lengths.patience(outlooks)
+            if more_s <= 0:
+                return waited_s
+            for row in self._rows:
+                row.made += more_s / self.draft_s + 1e-9
+            waited_s += more_s
 
     def _end(self, row: _Row) -> bool:
         self.lengths.forget([str(row.number)])

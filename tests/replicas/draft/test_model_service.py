@@ -1,7 +1,7 @@
 """A draft worker with a model: answers when the drafts are there, and nobody waits for another."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,6 +14,7 @@ from replicas.draft.running_ahead import RunningAhead
 from replicas.draft.service import DraftService, ServiceSettings
 from replicas.messages import SPOKEN, Codec, Tokens
 from replicas.verifier.draft_pool import DraftPool, Row, WorkerAddress
+from replicas.verifier.patience import Outlook
 
 CODEC = Codec(b"the token of the tests")
 VOCABULARY = 1000
@@ -153,6 +154,31 @@ def test_a_step_waits_only_for_what_may_come_in_time(stack: ExitStack) -> None:
     assert time.monotonic() - started_s < 9.0
     assert setting.pool.stats.deadline_misses == 0
     assert setting.pool.states() == {"w": "closed"}
+
+
+def test_a_step_waits_no_longer_than_it_is_worth(stack: ExitStack) -> None:
+    """As soon as the worker has said what there is, the verifier says how long to wait for more:
+    again with each token, and in the end for no longer. That is no miss.
+    """
+    setting = Setting(stack)
+    context = tokens(10, 20, 30)
+    seen: list[Outlook] = []
+
+    def patience(outlooks: Mapping[int, Outlook]) -> float:
+        seen.append(outlooks[1])
+        if seen[-1].have == 0:
+            setting.engine.allow(len(seen) == 1)
+            return PATIENCE_S
+        return 0.0
+
+    setting.pool.exchange({1: Row(context, 3)}, [], PATIENCE_S, patience)
+    assert setting.draft(1, context, 3) == ([31], "worker:model")
+    assert [outlook.have for outlook in (seen[0], seen[-1])] == [0, 1]
+    assert all(0 <= outlook.next_s < PATIENCE_S for outlook in seen)
+    assert setting.pool.stats.deadline_misses == 0
+    assert 0 < setting.pool.chosen_s < PATIENCE_S
+    setting.exchange(0.0)
+    assert setting.pool.chosen_s == 0.0
 
 
 def test_a_model_that_fails_ends_the_service_and_no_verifier(stack: ExitStack) -> None:

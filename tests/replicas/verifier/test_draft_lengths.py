@@ -157,27 +157,63 @@ def test_a_slow_draft_worker_is_given_up_and_found_again() -> None:
     assert mean_length(one) > 2
 
 
+def with_a_model(
+    draft_s: float, lookahead: bool, rate: float, rows: int, **settings: Any
+) -> SimulatedEngine:
+    """Steps with a draft model that takes `draft_s` a token; 200 of them are over."""
+    one = engine(wait_s=0.0, **settings)
+    one.draft_s, one.lookahead = draft_s, lookahead
+    one.run(200, rows, Traffic(lambda _: rate, source="worker:model"))
+    return one
+
+
+def fixed_at(length: int) -> dict[str, Any]:
+    return {"of_class": (("interactive", length), ("batch", length))}
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("rate", [0.95, 0.8, 0.6])
 @pytest.mark.parametrize("draft_s", [0.001, 0.004, 0.008])
-def test_a_draft_model_that_takes_its_time_is_asked_for_as_much_as_pays(
-    draft_s: float, rate: float, rows: int
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_a_draft_model_that_takes_its_time_is_waited_for_as_long_as_pays(
+    draft_s: float, rate: float, rows: int, lookahead: bool
 ) -> None:
-    """Each token of the longest draft makes the step wait; never five per cent slower than the
-    best fixed length of them.
+    """Never much slower than the best fixed length. Where the model goes on while a step runs,
+    and a step is a few of its tokens, several sequences are faster than with any: nobody waits
+    for those that must begin anew.
     """
     traffic = Traffic(lambda _: rate, source="worker:model")
 
     def speed(**settings: Any) -> float:
-        one = engine(wait_s=0.0, **settings)
-        one.draft_s = draft_s
-        one.run(300, rows, traffic)
-        return one.run(1500, rows, traffic)
+        return with_a_model(draft_s, lookahead, rate, rows, **settings).run(1000, rows, traffic)
 
-    fixed = [
-        speed(of_class=(("interactive", length), ("batch", length))) for length in range(K + 1)
-    ]
-    assert speed() >= 0.95 * max(fixed)
+    least = 0.96 if lookahead else 0.93
+    if lookahead and rows > 1 and draft_s > 0.001:
+        least = 1.02
+    assert speed() >= least * max(speed(**fixed_at(length)) for length in range(K + 1))
+
+
+def test_a_model_that_was_not_waited_for_is_tried_again() -> None:
+    """A model that was always wrong becomes right, and never goes on by itself: without a probe
+    that is waited for nobody would know.
+    """
+    one = with_a_model(0.004, False, 0.0, 1)
+    right = Traffic(lambda _: 0.9, source="worker:model")
+    one.run(3000, 1, right)
+    best = max(
+        with_a_model(0.004, False, 0.9, 1, **fixed_at(length)).run(1000, 1, right)
+        for length in range(K + 1)
+    )
+    assert one.run(1000, 1, right) >= 0.9 * best
+    assert one.lengths.report().probes > 0
+
+
+def test_a_draft_model_reads_the_next_prompt_though_the_last_answer_is_at_its_end() -> None:
+    """The last step of an answer has room for no draft; that says nothing of the next one."""
+    one = with_a_model(0.001, True, 0.95, 1)
+    assert one.lengths.first(None) == K
+    assert one.lengths.choose(["last"], [None], [300], [0]) == [0]
+    assert one.lengths.first(None) == K
 
 
 def test_what_a_request_and_its_class_say_is_obeyed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from replicas.messages import Tokens
 from replicas.verifier.draft_accounts import SourceAccount
 from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
-from replicas.verifier.draft_pool import DraftPool, Row, SourcedDraft
+from replicas.verifier.draft_pool import DraftPool, Patience, Row, SourcedDraft
 from replicas.verifier.proposer import (
     FIRST_WAIT_S,
     LOCAL,
@@ -59,8 +59,15 @@ class Pool:
         self.drafts: dict[int, list[int]] = {}
         self.error: Exception | None = None
         self.has_model = False
+        self.chosen_s = 0.0
 
-    def exchange(self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float) -> None:
+    def exchange(
+        self,
+        step: Mapping[int, Row],
+        forget: Collection[int],
+        deadline_s: float,
+        patience: Patience | None = None,
+    ) -> None:
         self.asked.append({s: (row.context.tolist(), row.wanted) for s, row in step.items()})
         self.forgotten += forget
         self.waits_s.append(deadline_s)
@@ -359,8 +366,8 @@ class Lengths(DraftLengths):
     def stepped(self, load: Any, seconds: float) -> None:
         self.told.append(("stepped", load, seconds))
 
-    def waited(self, seconds: float, longest: int) -> None:
-        self.told.append(("waited", longest))
+    def waited(self, seconds: float, chosen_s: float, asked: bool) -> None:
+        self.told.append(("waited", chosen_s, asked))
 
     def forget(self, request_ids: Any) -> None:
         self.told += [("forget", request_id) for request_id in request_ids]
@@ -429,17 +436,17 @@ def test_the_governor_is_told_what_came_of_its_lengths(governed: tuple[Engine, L
         ("settled", "b", 1, 0),
         ("choose", ["a", "b"], [4, 4], [LONGEST, LONGEST]),
         ("drafted", "b", WORKER, SURENESS, 2),
-        ("waited", 2),
+        ("waited", 0.0, True),
         ("stepped", StepLoad(2, 8, 0), 0.5),
         ("settled", "a", 1, 0),
         ("settled", "b", 2, 2),
         ("choose", ["a", "b"], [5, 6], [LONGEST, LONGEST]),
         ("drafted", "b", WORKER, SURENESS, 2),
-        ("waited", 2),
+        ("waited", 0.0, True),
         ("settled", "a", 1, 0),
         ("choose", ["a"], [6], [LONGEST]),
         ("forget", "b"),
-        ("waited", 0),
+        ("waited", 0.0, False),
     ]
 
 
