@@ -38,22 +38,43 @@ class WaitMean:
         self.mean += weight * (min(value, most) - self.mean)
 
 
-class Pace:
-    """What a second of the engine is worth, in tokens; means over recent steps."""
-
-    __slots__ = ("_count", "_new", "_step_s", "_tokens", "_wait_s")
+class TimeBooks:
+    """What drafting takes, and what a second of the engine is worth; means over recent steps."""
 
     def __init__(self) -> None:
-        self._step_s = self._wait_s = self._tokens = 0.0
-        self._new, self._count = 0, 0
+        self._asking, self._idling, self._waiting = WaitMean(), WaitMean(), WaitMean()
+        self._step_s = self._drafting_s = self._tokens = 0.0
+        self._new = self._count = 0
+
+    @property
+    def asking_s(self) -> float:
+        """What a step takes longer because it asks for drafts, besides waiting for what is being
+        made, seconds.
+        """
+        return max(0.0, self._asking.mean - self._idling.mean)
+
+    @property
+    def wait_s(self) -> float:
+        """The same with that waiting, seconds."""
+        return self.asking_s + self._waiting.mean
 
     def stepped(self, seconds: float) -> None:
         """A step of pure decoding took so long, drafting left out."""
         self._step_s += (PACE_WEIGHT if self._step_s else 1.0) * (seconds - self._step_s)
 
-    def waited(self, seconds: float) -> None:
-        """Drafting took so long in a step, whether it asked for drafts or not."""
-        self._wait_s += PACE_WEIGHT * (seconds - self._wait_s)
+    def drafted(self, seconds: float, chosen_s: float, asked: bool, step: int) -> None:
+        """Drafting took so long in a step.
+
+        Args:
+            seconds: In all.
+            chosen_s: Of these, waited for what was being made.
+            asked: Whether it asked for drafts.
+            step: Count of engine steps.
+        """
+        (self._asking if asked else self._idling).add(seconds - chosen_s, step)
+        if asked:
+            self._waiting.add(chosen_s, step)
+        self._drafting_s += PACE_WEIGHT * (seconds - self._drafting_s)
 
     def brought(self, tokens: int) -> None:
         """A step brought one sequence so many tokens."""
@@ -61,12 +82,12 @@ class Pace:
         self._count += 1
 
     def tokens_per_s(self, rows: int) -> float:
-        """That so many sequences get; 0 where nothing is known yet."""
+        """That so many sequences get in a second; 0 where nothing is known yet."""
         if self._count:
             tokens = self._new / self._count
             self._tokens += (PACE_WEIGHT if self._tokens else 1.0) * (tokens - self._tokens)
             self._new = self._count = 0
-        return rows * self._tokens / (self._step_s + self._wait_s) if self._step_s else 0.0
+        return rows * self._tokens / (self._step_s + self._drafting_s) if self._step_s else 0.0
 
 
 class LengthBooks:

@@ -25,7 +25,7 @@ import numpy as np
 from kvstore.verifier_report import GovernorReport
 from replicas.verifier.acceptance import Acceptance, RequestRecord
 from replicas.verifier.confidence import Confidences
-from replicas.verifier.draft_books import LengthBooks, Pace, WaitMean
+from replicas.verifier.draft_books import LengthBooks, TimeBooks
 from replicas.verifier.draft_costs import AUTO, Batch
 from replicas.verifier.governor import STOP_ALL, STOP_LOW, Decision, Reason, decide
 from replicas.verifier.governor_report import governor_report
@@ -98,21 +98,15 @@ class DraftLengths:
         self._requests: dict[str, _Request] = {}
         self._step = 0
         self._drafting = True
-        self._asking, self._idling, self._waiting = WaitMean(), WaitMean(), WaitMean()
-        """What drafting takes in a step that asks, and in one that does not, without what is
-        waited for by choice; and that. Seconds."""
-        self._pace = Pace()
+        self._times = TimeBooks()
         self._tokens_per_s = self._draft_token_s = 0.0
+        """What the engine makes in a second, and what a draft token of this step takes it."""
         self._books = LengthBooks(settings.max_length)
 
     @property
     def wait_s(self) -> float:
         """What a step takes longer when drafts are asked for, seconds."""
-        return self._asking_s + self._waiting.mean
-
-    @property
-    def _asking_s(self) -> float:
-        return max(0.0, self._asking.mean - self._idling.mean)
+        return self._times.wait_s
 
     def choose(
         self,
@@ -138,7 +132,7 @@ class DraftLengths:
         ]
         batch = self._batch(requests, context, longest)
         cost = self.model.cost
-        asking_s = self._asking_s
+        asking_s = self._times.asking_s
         decision = decide(
             batch, cost, asking_s, self.pressure, self._drafting, self._settings.longest_step
         )
@@ -156,7 +150,7 @@ class DraftLengths:
             request.rates, request.is_left = its_rates, False
         self._price = decision.price
         self._draft_token_s = decision.price * decision.seconds / decision.tokens
-        self._tokens_per_s = self._pace.tokens_per_s(len(requests))
+        self._tokens_per_s = self._times.tokens_per_s(len(requests))
         self._books.chosen(batch, decision, lengths)
         return lengths
 
@@ -181,26 +175,26 @@ class DraftLengths:
         Args:
             outlooks: By request, of all that were asked for.
         """
-        rows: list[tuple[Sequence[float], Outlook]] = []
+        drafts = [
+            (request, outlook)
+            for name, outlook in outlooks.items()
+            if (request := self._requests.get(name)) is not None
+        ]
+        rows = [(self._places_worth(request), outlook) for request, outlook in drafts]
+        if wait_s := worth_waiting(rows, self._tokens_per_s):
+            return wait_s
+        left = [(request, outlook) for request, outlook in drafts if outlook.next_s < math.inf]
+        probe_s = self._probe_left(left)
+        for request, _ in left:
+            request.is_left = not request.turn.is_out
+        return probe_s
+
+    def _places_worth(self, request: _Request) -> list[float]:
+        """Tokens that each place of the draft that was asked for brings, more than it costs."""
+        if request.length != AUTO or request.turn.is_out:
+            return [math.inf] * request.chosen
         price = self._draft_token_s * self._tokens_per_s
-        requests = [self._requests[request_id] for request_id in outlooks]
-        for request, outlook in zip(requests, outlooks.values(), strict=True):
-            worth = [math.inf] * request.chosen
-            if request.length == AUTO and not request.turn.is_out:
-                reached = accumulate(request.rates[: request.chosen], mul)
-                worth = [chance - price for chance in reached]
-            rows.append((worth, outlook))
-        wait_s = worth_waiting(rows, self._tokens_per_s)
-        if not wait_s:
-            left = [
-                (request, outlook)
-                for request, outlook in zip(requests, outlooks.values(), strict=True)
-                if outlook.next_s < math.inf
-            ]
-            wait_s = self._probe_left(left)
-            for request, _ in left:
-                request.is_left = not request.turn.is_out
-        return wait_s
+        return [chance - price for chance in accumulate(request.rates[: request.chosen], mul)]
 
     def worth(self, request_id: str, source: str, confidence: float, tokens: int) -> int:
         """How many tokens of a draft to verify. All, where the length is not ours to decide.
@@ -239,7 +233,7 @@ class DraftLengths:
         request = self._requests.get(request_id)
         if request is None:
             return
-        self._pace.brought(new_tokens)
+        self._times.brought(new_tokens)
         if request.expected:
             self._books.brought(request.expected, new_tokens)
             request.expected = 0.0
@@ -256,20 +250,11 @@ class DraftLengths:
     def stepped(self, load: StepLoad, seconds: float) -> None:
         """A step of pure decoding took so long, drafting left out."""
         self.model.saw(load, seconds)
-        self._pace.stepped(seconds)
+        self._times.stepped(seconds)
 
     def waited(self, seconds: float, chosen_s: float, asked: bool) -> None:
-        """Drafting took so long in a step.
-
-        Args:
-            seconds: In all.
-            chosen_s: Of these, waited for drafts that were being made.
-            asked: Whether it asked for any.
-        """
-        (self._asking if asked else self._idling).add(seconds - chosen_s, self._step)
-        if asked:
-            self._waiting.add(chosen_s, self._step)
-        self._pace.waited(seconds)
+        """Drafting took so long in a step; arguments as in `TimeBooks.drafted`."""
+        self._times.drafted(seconds, chosen_s, asked, self._step)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These requests are over."""
