@@ -25,7 +25,7 @@ from replicas.verifier.continuations import Known, SourcedDraft
 from replicas.verifier.draft_ledger import Row
 from replicas.verifier.draft_link import DraftLink, WorkerAddress
 from replicas.verifier.draft_stats import PoolStats, Tally
-from replicas.verifier.patience import Outlook
+from replicas.verifier.patience import Outlook, Patience
 from replicas.verifier.placement import Load, placed
 
 __all__ = ["DraftPool", "PoolStats", "Row", "SourcedDraft", "WorkerAddress"]
@@ -36,9 +36,6 @@ MAX_SOCKETS: Final = 4096
 """Of one pool: more than there can be workers, as closed ones go a moment later."""
 NAP_S: Final = 50e-6
 """Between looks in the last millisecond of a wait; ZeroMQ waits whole milliseconds."""
-
-Patience = Callable[[Mapping[int, Outlook]], float]
-"""What is there and to come, by session -> seconds to wait now, 0 for no longer."""
 
 
 class _Session:

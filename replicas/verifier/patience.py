@@ -15,7 +15,7 @@ unlike, each is to be judged by the long-run rate, not by its own.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -31,6 +31,10 @@ class Outlook(NamedTuple):
     have: int
     next_s: float = math.inf
     token_s: float = 0.0
+
+
+Patience = Callable[[Mapping[int, Outlook]], float]
+"""What is there and to come, by session -> seconds to wait now, 0 for no longer."""
 
 
 def worth_waiting(rows: Iterable[tuple[Sequence[float], Outlook]], tokens_per_s: float) -> float:

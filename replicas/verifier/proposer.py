@@ -30,8 +30,8 @@ from replicas.prompt_lookup import prompt_lookup
 from replicas.verifier.continuations import SourcedDraft
 from replicas.verifier.draft_accounts import DraftAccounts
 from replicas.verifier.draft_lengths import DraftLengths
-from replicas.verifier.draft_pool import DraftPool, Patience, Row
-from replicas.verifier.patience import Outlook
+from replicas.verifier.draft_pool import DraftPool, Row
+from replicas.verifier.patience import Outlook, Patience
 from replicas.verifier.sharing import domain_of
 from replicas.verifier.step_watch import StepWatch
 

@@ -10,7 +10,8 @@ import pytest
 from replicas.messages import Tokens
 from replicas.verifier.draft_accounts import SourceAccount
 from replicas.verifier.draft_lengths import DraftLengths, GovernorSettings
-from replicas.verifier.draft_pool import DraftPool, Patience, Row, SourcedDraft
+from replicas.verifier.draft_pool import DraftPool, Row, SourcedDraft
+from replicas.verifier.patience import Patience
 from replicas.verifier.proposer import (
     FIRST_WAIT_S,
     LOCAL,
