@@ -10,10 +10,10 @@ Pure, as `planner.py` is. A draft model makes tokens one after the other, `T_q` 
 `T_v` is the step that verifies k drafts, RTT the way to the worker and back. A worker that runs
 ahead has drafted behind the tokens it expects, the bonus token included, while they were
 verified: it was right with `h = a_1 ... a_(k+1)`, and then only the part of its drafting that
-takes longer than verifying is waited for; else it begins anew, and this arithmetic waits for it
-(the governor mostly does not, and then is faster: `replicas/verifier/patience.py`). With several sequences in a step
-all are waited for, so that h is the chance that all of them were right. What fan-out adds to h is
-left out: it needs capacity to spare.
+takes longer than verifying is waited for; else it begins anew. This arithmetic waits for that,
+too; the governor mostly does not (`replicas/verifier/patience.py`) and is faster then. With several
+sequences in a step all are waited for, so that h is the chance that all of them were right. What
+fan-out adds to h is left out: it needs capacity to spare.
 """
 
 from collections.abc import Mapping
