@@ -90,8 +90,10 @@ def test_the_proposer_reads_the_domain_of_each_request() -> None:
     seen: dict[int, bytes] = {}
 
     class Pool:
+        chosen_s = 0.0
+
         def exchange(
-            self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float
+            self, step: Mapping[int, Row], forget: Collection[int], deadline_s: float, _: Any = None
         ) -> None:
             seen.update({session: row.domain for session, row in step.items()})
 
