@@ -51,7 +51,8 @@ def worth_waiting(rows: Iterable[tuple[Sequence[float], Outlook]], tokens_per_s:
         if outlook.next_s < math.inf
         for more, worth in enumerate(places[outlook.have :])
     ]
-    arrivals.sort(key=lambda arrival: arrival[0])
+    # Of those that come together the worst first: none is taken without the others.
+    arrivals.sort()
     best = best_s = reached = 0.0
     for at_s, worth in arrivals:
         reached += worth
