@@ -91,9 +91,10 @@ TOPICS = (
 )
 JUDGED = tuple(
     form.format(topic)
-    for topic in TOPICS
     for form in ("Tell me what you know about {}.", "Write a short story about {}.")
+    for topic in TOPICS
 )
+"""Every other one is a half with as many of each form."""
 JUDGED_TOKENS: Final = 96
 
 
