@@ -103,11 +103,6 @@ class DraftLengths:
         """What the engine makes in a second, and what a draft token of this step takes it."""
         self._books = LengthBooks(settings.max_length)
 
-    @property
-    def wait_s(self) -> float:
-        """What a step takes longer when drafts are asked for, seconds."""
-        return self._times.wait_s
-
     def choose(
         self,
         request_ids: Sequence[str],
@@ -149,7 +144,7 @@ class DraftLengths:
             request.chosen, request.expected, request.source = length, tokens, ""
             request.rates, request.is_left = its_rates, False
         self._price = decision.price
-        self._draft_token_s = decision.price * decision.seconds / decision.tokens
+        self._draft_token_s = decision.draft_token_s
         self._tokens_per_s = self._times.tokens_per_s(len(requests))
         self._books.chosen(batch, decision, lengths)
         return lengths
@@ -265,7 +260,7 @@ class DraftLengths:
         """Where drafting is, and by what."""
         return governor_report(
             *(self._settings.mode, self.pressure, self._books, self.model),
-            wait_s=self.wait_s,
+            wait_s=self._times.wait_s,
             probes=self._probes.made,
         )
 

@@ -71,7 +71,7 @@ class Decision:
         best_gain: Tokens that the best draft token would bring. 0 where none is possible.
         best_gain_needed: Tokens that it would have to bring: dT / (T/N) of that token alone,
             without waiting.
-        price: Tokens that each of its draft tokens costs on average: dT / (T/N), without waiting.
+        draft_token_s: What each of its draft tokens takes on average, seconds, without waiting.
     """
 
     lengths: Ints
@@ -83,7 +83,12 @@ class Decision:
     tokens_by_row: Floats
     best_gain: float
     best_gain_needed: float
-    price: float
+    draft_token_s: float
+
+    @property
+    def price(self) -> float:
+        """Tokens that each of its draft tokens costs on average: dT / (T/N), without waiting."""
+        return self.draft_token_s / (self.seconds / self.tokens)
 
     @property
     def drafts(self) -> bool:
@@ -145,7 +150,7 @@ def decide(
         tokens_by_row=books.tokens_by_row(result),
         best_gain=paying.best_gain,
         best_gain_needed=paying.best_gain_needed,
-        price=mean_price(batch, cost, result) / (seconds / tokens),
+        draft_token_s=mean_price(batch, cost, result),
     )
 
 

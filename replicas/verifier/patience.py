@@ -56,6 +56,6 @@ def worth_waiting(rows: Iterable[tuple[Sequence[float], Outlook]], tokens_per_s:
     best = best_s = reached = 0.0
     for at_s, worth in arrivals:
         reached += worth
-        if reached - at_s * tokens_per_s > best:
-            best, best_s = reached - at_s * tokens_per_s, at_s
+        if (more := reached - at_s * tokens_per_s) > best:
+            best, best_s = more, at_s
     return best_s

@@ -128,11 +128,13 @@ def main() -> None:
         size = replace(size, noises=(args.acceptance,))
     if args.batch:
         size = replace(size, batches=(args.batch,))
-    if args.repetitions:
+    if args.repetitions is not None:
+        if args.repetitions < 2:
+            parser.error("--repetitions: the first one chooses lengths, at least one compares them")
         size = replace(size, repetitions=args.repetitions)
     os.environ[TOKEN_ENV] = secrets.token_hex(16)
-    families = [*COLOCATED[: 1 + size.wide], *SPLIT]
-    lengths = [f"{family} {length}" for family in families for length in size.lengths]
+    drafting = [*COLOCATED[: 1 + size.wide], *SPLIT]
+    lengths = [f"{family} {length}" for family in drafting for length in size.lengths]
     plain = [NONE, NONE_WIDE] if size.wide else [NONE]
     cells = [f"{noise}, batch {batch}" for noise in size.noises for batch in size.batches]
     bench = Bench("lookahead", [*plain, *lengths, GOVERNOR, AGAIN], cells, METRICS)
@@ -204,16 +206,17 @@ def arms_of(bench: Bench, family: str) -> list[str]:
     return [arm for arm in bench.arms if arm.startswith(f"{family} ")]
 
 
-def best_of(bench: Bench, family: str, cell: str) -> str:
-    """The arm of a family that was fastest in the first repetition."""
-    return max(arms_of(bench, family), key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0])
+def best_of(bench: Bench, cell: str, *of: str) -> str:
+    """The arm of these families that was fastest in the first repetition."""
+    arms = [arm for family in of for arm in arms_of(bench, family)]
+    return max(arms, key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0])
 
 
 def headline(bench: Bench, cell: str) -> list[str]:
     """The arms that claims are about, and the best length of each family."""
     chosen = {NONE, NONE_WIDE, AGAIN, GOVERNOR}
     chosen |= {f"{family} {HEADLINE}" for family in (COLOCATED[0], *SPLIT)}
-    chosen |= {best_of(bench, family, cell) for family in families(bench)}
+    chosen |= {best_of(bench, cell, family) for family in families(bench)}
     return [arm for arm in bench.arms if arm in chosen]
 
 
@@ -248,7 +251,7 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
     ]
     for family in families(bench):
         rates = " ".join(f"{rate(bench, arm, cell):.2f}" for arm in arms_of(bench, family))
-        best = best_of(bench, family, cell)
+        best = best_of(bench, cell, family)
         told.append(f"{cell}: {family}, tokens/s by length: {rates}; best at first: {best}")
     told.append(f"{cell}: {words_on_governor(bench, cell)}")
     if rounds is None:
@@ -269,10 +272,7 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
 
 def words_on_governor(bench: Bench, cell: str) -> str:
     """Against the split arm that was best when lengths were compared, repetition by repetition."""
-    best = max(
-        (best_of(bench, family, cell) for family in SPLIT),
-        key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0],
-    )
+    best = best_of(bench, cell, *SPLIT)
     ours, its = (bench.values[arm, cell, THROUGHPUT.name][1:] for arm in (GOVERNOR, best))
     ratios = [a / b for a, b in zip(ours, its, strict=True)]
     word = "met" if statistics.median(ratios) >= BEST_SPLIT else "missed"

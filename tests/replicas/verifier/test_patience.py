@@ -11,7 +11,11 @@ from replicas.verifier.patience import Outlook, worth_waiting
 DRAFTS = st.lists(
     st.tuples(
         st.lists(st.floats(-1.0, 1.0), max_size=6),
-        st.builds(Outlook, st.integers(0, 6), st.floats(0.0, 1.0), st.floats(0.0, 0.5)),
+        # What is to come is not there yet: a wait of nothing does not bring it.
+        st.builds(
+            *(Outlook, st.integers(0, 6), st.floats(0.0, 1.0, exclude_min=True)),
+            st.floats(0.0, 0.5),
+        ),
     ),
     max_size=6,
 )
@@ -60,7 +64,7 @@ def test_no_other_wait_is_better(
     wait_s = worth_waiting(rows, tokens_per_s)
     best = left_over(rows, wait_s, tokens_per_s)
     assert best >= left_over(rows, other_s, tokens_per_s) - 1e-6
-    assert best >= left_over(rows, 0.0, tokens_per_s) - 1e-6 or wait_s == 0.0
+    assert best >= left_over(rows, 0.0, tokens_per_s) - 1e-6
 
 
 @given(DRAFTS, SPEEDS, st.floats(1.0, 10.0))
