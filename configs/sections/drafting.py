@@ -62,7 +62,7 @@ class WorkerModelConfig(DraftModelConfig):
         "what was asked for. 0: drafts only what is asked for.",
     )
     fan_out: int = Field(
-        1,
+        4,
         ge=0,
         le=8,
         description="Likeliest rejections of a session that are prepared for as well, while "

@@ -19,6 +19,11 @@ LEAST_DOUBT: Final = 0.02
 RESTART_STEPS: Final = 2
 """Steps of the model until a text that went an unprepared way has its first token: the one that
 runs, and the one that reads what is new."""
+READING_STEPS: Final = 0.15
+ROW_STEPS: Final = 0.04
+"""By how much of a step all others are held up when a branch's path is read, which is mostly in
+the prefix cache, and then by each of its tokens. Measured on one CPU core, 135 M parameters: up to
+0.25 and 0.03."""
 MEMORY: Final = 32.0
 """Drafts after which all but 1/e of what became of them is forgotten."""
 
@@ -38,12 +43,14 @@ class Branch:
         path: Tokens from the confirmed text to the one that the target is expected to say.
         chance: That the text goes there, by the model's own doubts, 0-1.
         tokens: Generated behind them.
+        choices: [tokens] how they were chosen.
         request: Its request while that runs.
     """
 
     path: list[int]
     chance: float = 0.0
     tokens: list[int] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     request: int | None = None
 
 
@@ -73,11 +80,11 @@ def likeliest_rejections(
 
 
 class Foresight:
-    """Whether a branch is worth holding up the draft itself, by what became of those before.
+    """Whether a branch is worth holding up drafts, by what became of those before.
 
-    Both grow in the same steps of the model, and reading a branch's text makes one of them
-    longer. That costs about a step where the draft is right, and saves a restart and the whole
-    next draft where the branch is.
+    It grows in the same steps of the model as they do, and makes each a little longer. That costs
+    where texts go on as drafted, and saves a restart and the whole next draft where the branch is
+    right.
     """
 
     def __init__(self) -> None:
@@ -97,7 +104,14 @@ class Foresight:
         self._foreseen = self._foreseen * keep + foreseen
         self._taken = self._taken * keep + taken
 
-    def is_worth_a_step(self, chance: float, wanted: int) -> bool:
-        """Whether a branch of this chance pays, where drafts have `wanted` tokens."""
+    def is_worth_it(self, chance: float, wanted: int, held_up: int) -> bool:
+        """Whether a branch of this chance pays.
+
+        Args:
+            chance: By the model's doubts, 0-1.
+            wanted: Tokens of a draft.
+            held_up: Drafts behind full acceptance that are not there yet.
+        """
         believed = chance * min(1.0, self._taken / self._foreseen)
-        return believed * (wanted + RESTART_STEPS) > self._followed
+        cost = held_up * self._followed * (READING_STEPS + ROW_STEPS * wanted)
+        return believed * (wanted + RESTART_STEPS) > cost

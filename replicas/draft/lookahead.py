@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from replicas.draft.branches import Branch, Foresight
-from replicas.draft.generation import UNKNOWN, Grown, Plan, Start
+from replicas.draft.generation import Grown, Plan, Start
 from replicas.draft.sessions import SessionKey
 from replicas.draft.track import Known, LookaheadCounts, LookaheadSettings, Track
 from replicas.messages import Tokens
@@ -149,6 +149,7 @@ class Lookahead:
             track = self._tracks[key]
             if branch is not None:
                 branch.tokens.append(token)
+                branch.choices.append(choice)
                 continue
             if track.is_short:
                 news.add(key)
@@ -190,8 +191,8 @@ class Lookahead:
             self._stop_track(track)
         track.branches.remove(branch)
         self._end_branches(track)
-        track.tokens = branch.tokens[used - len(branch.path) :]
-        track.choices = [UNKNOWN] * len(track.tokens)
+        beyond = used - len(branch.path)
+        track.tokens, track.choices = branch.tokens[beyond:], branch.choices[beyond:]
         track.request = branch.request
         if branch.request is not None:
             self._owners[branch.request] = (key, None)
@@ -205,8 +206,9 @@ class Lookahead:
 
     def _start_branches(self) -> list[Start]:
         starts: list[Start] = []
+        held_up = sum(track.is_behind(self._settings) for track in self._tracks.values())
         for key, track in reversed(self._tracks.items()):
-            for chance, path in track.rejections(self._settings, self._foresight):
+            for chance, path in track.rejections(self._settings, self._foresight, held_up):
                 if len(self._owners) >= self._settings.places:
                     return starts
                 branch = Branch(path, chance)

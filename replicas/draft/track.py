@@ -135,26 +135,26 @@ class Track:
         enough = self.wanted + min(settings.lookahead, self.wanted + 1)
         return self.needs(settings) and len(self.tokens) < enough
 
-    def rejections(self, settings: LookaheadSettings, foresight: Foresight) -> list[Rejection]:
-        """Branches that it is still to have: what pays while it is behind, and then the rest."""
+    def rejections(
+        self, settings: LookaheadSettings, foresight: Foresight, held_up: int
+    ) -> list[Rejection]:
+        """Branches that it is still to have and that pay while so many drafts are held up."""
         missing = settings.fan_out - len(self.branches)
         if missing < 1 or not self.wanted or self.is_short:
             return []
         drafted = min(self.wanted, settings.max_model_len - len(self.context) - 2)
         likeliest = likeliest_rejections(self.tokens, self.choices, drafted, self.branches)
-        if self.is_behind(settings):
-            likeliest = [
-                rejection
-                for rejection in likeliest
-                if foresight.is_worth_a_step(rejection.chance, self.wanted)
-            ]
-        return likeliest[:missing]
+        return [
+            rejection
+            for rejection in likeliest[:missing]
+            if foresight.is_worth_it(rejection.chance, self.wanted, held_up)
+        ]
 
     def needs_step(self, settings: LookaheadSettings, foresight: Foresight) -> bool:
-        """Whether the engine should step for it."""
+        """Whether the engine should step for it; rejections that do not pay yet count, too."""
         return (
             self.needs(settings)
-            or bool(self.rejections(settings, foresight))
+            or bool(self.rejections(settings, foresight, 0))
             or any(
                 branch.request is not None and self.branch_needs(branch, settings)
                 for branch in self.branches

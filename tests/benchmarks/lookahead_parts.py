@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from configs.schema import ClusterConfig
 
 TOKEN_ENV: Final = "DRAFT_TOKEN_OF_TEST"
-LONGEST, LOOKAHEAD, FAN_OUT, CONTEXT = 8, 9, 1, 1024
+LONGEST, LOOKAHEAD, FAN_OUT, CONTEXT = 8, 9, 4, 1024
 PATIENT: Final = {"local_lookup": False, "wait_fraction": 8.0, "wait_max_ms": 1000.0}
 """Drafts of a fixed length are waited for; how long is the governor's to decide."""
 MOST_ENGINES: Final = 3
@@ -165,7 +165,7 @@ def worker(folder: Path, target: Path, draft: Path, lookahead: int, fan_out: int
         "source": str(draft),
         "dtype": "bfloat16",
         "eager": True,
-        "sessions": SEQUENCES,
+        "sessions": 2 * SEQUENCES,
         "memory_gib": 0.25,
         "lookahead": lookahead,
         "fan_out": fan_out,

@@ -154,6 +154,16 @@ def test_the_likeliest_rejection_is_prepared_for() -> None:
     assert ahead.known(A).tokens[:5] == [104, 105, 106, 107, 108]
 
 
+def test_a_prepared_way_has_rejections_of_its_own() -> None:
+    """How the model chose on a branch is remembered: where the text takes it, nothing is lost."""
+    ahead, engine = setting(lookahead=2, fan_out=1)
+    ask(ahead, A, 3, 1, 2)
+    engine.run()
+    ask(ahead, A, 3, 1, 2, 103)
+    plan = engine.step()
+    assert [start.prompt.tolist() for start in plan.start] == [[1, 2, 103, 204]]
+
+
 def test_branches_give_way() -> None:
     """A branch's place goes to a session that needs one, and branches begin when nobody waits."""
     ahead, engine = setting(lookahead=0, fan_out=3, places=2)
