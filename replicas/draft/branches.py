@@ -104,14 +104,23 @@ class Foresight:
         self._foreseen = self._foreseen * keep + foreseen
         self._taken = self._taken * keep + taken
 
-    def is_worth_it(self, chance: float, wanted: int, held_up: int) -> bool:
+    def held_up(self, short: int, behind: int) -> float:
+        """Drafts that a longer step makes later.
+
+        Args:
+            short: That are asked for and not there yet.
+            behind: That are asked for next if all goes as drafted, and not there yet.
+        """
+        return short + behind * self._followed
+
+    def is_worth_it(self, chance: float, wanted: int, held_up: float) -> bool:
         """Whether a branch of this chance pays.
 
         Args:
             chance: By the model's doubts, 0-1.
             wanted: Tokens of a draft.
-            held_up: Drafts behind full acceptance that are not there yet.
+            held_up: As that method says.
         """
         believed = chance * min(1.0, self._taken / self._foreseen)
-        cost = held_up * self._followed * (READING_STEPS + ROW_STEPS * wanted)
+        cost = held_up * (READING_STEPS + ROW_STEPS * wanted)
         return believed * (wanted + RESTART_STEPS) > cost

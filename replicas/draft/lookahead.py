@@ -132,8 +132,7 @@ class Lookahead:
             if len(self._owners) >= self._settings.places and not self._make_room(is_spare):
                 break
             starts.append(self._start(key, track))
-        if not any(track.is_short for track in self._tracks.values()):
-            starts += self._start_branches()
+        starts += self._start_branches()
         stop, self._stop = self._stop, []
         return Plan(stop, starts)
 
@@ -206,7 +205,9 @@ class Lookahead:
 
     def _start_branches(self) -> list[Start]:
         starts: list[Start] = []
-        held_up = sum(track.is_behind(self._settings) for track in self._tracks.values())
+        short = sum(track.is_short for track in self._tracks.values())
+        behind = sum(track.is_behind(self._settings) for track in self._tracks.values())
+        held_up = self._foresight.held_up(short, behind - short)
         for key, track in reversed(self._tracks.items()):
             for chance, path in track.rejections(self._settings, self._foresight, held_up):
                 if len(self._owners) >= self._settings.places:

@@ -136,11 +136,11 @@ class Track:
         return self.needs(settings) and len(self.tokens) < enough
 
     def rejections(
-        self, settings: LookaheadSettings, foresight: Foresight, held_up: int
+        self, settings: LookaheadSettings, foresight: Foresight, held_up: float
     ) -> list[Rejection]:
         """Branches that it is still to have and that pay while so many drafts are held up."""
         missing = settings.fan_out - len(self.branches)
-        if missing < 1 or not self.wanted or self.is_short:
+        if missing < 1 or not self.wanted:
             return []
         drafted = min(self.wanted, settings.max_model_len - len(self.context) - 2)
         likeliest = likeliest_rejections(self.tokens, self.choices, drafted, self.branches)

@@ -161,7 +161,7 @@ def test_a_prepared_way_has_rejections_of_its_own() -> None:
     engine.run()
     ask(ahead, A, 3, 1, 2, 103)
     plan = engine.step()
-    assert [start.prompt.tolist() for start in plan.start] == [[1, 2, 103, 204]]
+    assert [1, 2, 103, 204] in [start.prompt.tolist() for start in plan.start]
 
 
 def test_branches_give_way() -> None:
