@@ -9,11 +9,11 @@ Pure, as `planner.py` is. A draft model makes tokens one after the other, `T_q` 
 
 `T_v` is the step that verifies k drafts, RTT the way to the worker and back. A worker that runs
 ahead has drafted behind the tokens it expects, the bonus token included, while they were
-verified: it was right with `h = a_1 ... a_(k+1)`, and then only the part of its drafting that
-takes longer than verifying is waited for; else it begins anew. This arithmetic waits for that,
-too; the governor mostly does not (`replicas/verifier/patience.py`) and is faster then. With several
-sequences in a step all are waited for, so that h is the chance that all of them were right. What
-fan-out adds to h is left out: it needs capacity to spare.
+verified: it was right with `h = a_1 ... a_(k+1)`, or had prepared for what came (fan-out) in a part
+of the other cases, and then only the part of its drafting that takes longer than verifying is
+waited for; else it begins anew. This arithmetic waits for that, too; the governor mostly does not
+(`replicas/verifier/patience.py`) and is faster then. With several sequences in a step all are
+waited for, so that h is the chance that all of them were right.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,11 @@ class WayChoice:
     round: Round
 
 
-def hit_chance(acceptance: tuple[float, ...], length: int, sequences: int) -> float:
-    """h: that all of the drafts and the bonus token were foreseen, for every sequence.
+def hit_chance(
+    acceptance: tuple[float, ...], length: int, sequences: int, prepared: float = 0.0
+) -> float:
+    """h: that all of the drafts and the bonus token were foreseen, for every sequence, or else a
+    way that was prepared for came, which is the part `prepared` of the other cases.
 
     Places that nothing is known of count as the last known one.
     """
@@ -54,7 +57,7 @@ def hit_chance(acceptance: tuple[float, ...], length: int, sequences: int) -> fl
     chance = 1.0
     for place in range(length + 1):
         chance *= acceptance[min(place, len(acceptance) - 1)]
-    return float(chance**sequences)
+    return float((chance + (1.0 - chance) * prepared) ** sequences)
 
 
 def model_round(
@@ -77,7 +80,7 @@ def model_round(
         return Round(verify.tokens, verify.seconds + length * model.verifier_s)
     if way == SPLIT:
         return Round(verify.tokens, verify.seconds + length * model.worker_s + model.trip_s)
-    hit = hit_chance(profile.acceptance, length, sequences)
+    hit = hit_chance(profile.acceptance, length, sequences, model.prepared)
     late_s = max(0.0, (length + 1) * model.worker_s - verify.seconds)
     wait_s = hit * late_s + (1 - hit) * length * model.worker_s
     return Round(verify.tokens, verify.seconds + model.trip_s + wait_s)

@@ -72,7 +72,8 @@ def _model_ways(profile: Profile, model: DraftModel, made: Plan) -> list[Rendera
         Text(
             f"the draft model takes {model.worker_s * 1e3:.1f} ms a token in its worker, "
             f"{model.trip_s * 1e3:.2f} ms away from here; in the verifier it is counted with "
-            f"{model.verifier_s * 1e3:.1f} ms"
+            f"{model.verifier_s * 1e3:.1f} ms; it was prepared for {model.prepared:.0%} of what it "
+            "did not expect"
         ),
         table,
     ]

@@ -26,11 +26,14 @@ class DraftModel:
         worker_s: T_q, a step of it in a worker, seconds.
         verifier_s: T_q where it shares the verifier's hardware, seconds.
         trip_s: The way to the worker and back, seconds.
+        prepared: Part of the texts that went another way than expected for which the worker had
+            prepared (fan-out), 0-1.
     """
 
     worker_s: float
     verifier_s: float
     trip_s: float = 0.0
+    prepared: float = 0.0
 
 
 @dataclass(frozen=True)

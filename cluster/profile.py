@@ -72,9 +72,11 @@ def model_of(workers: Sequence[DraftWorkerReport]) -> DraftModel | None:
     In a verifier it is expected to take as long: nobody has seen it there.
     """
     for worker in workers:
-        if worker.model is not None and worker.model.step_s > 0:
-            step_s = worker.model.step_s
-            return DraftModel(step_s, step_s, trip_s(worker.endpoint))
+        model = worker.model
+        if model is not None and model.step_s > 0:
+            missed = model.branched + model.restarted
+            prepared = model.branched / missed if missed else 0.0
+            return DraftModel(model.step_s, model.step_s, trip_s(worker.endpoint), prepared)
     return None
 
 

@@ -79,6 +79,7 @@ class Measured:
         draft_s: T_q in a worker.
         trip_s: RTT.
         acceptance: a_i.
+        prepared: Part of the texts that went another way for which the worker was prepared.
         draft_in_verifier_s: T_q where the verifier has it. None: as in a worker.
     """
 
@@ -88,6 +89,7 @@ class Measured:
     draft_s: float
     trip_s: float
     acceptance: tuple[float, ...]
+    prepared: float
     draft_in_verifier_s: float | None = None
 
     def on_both(self, plain_s: float, shortest_s: float) -> Self:
@@ -104,7 +106,7 @@ class Measured:
 
 
 def predicted(measured: Measured, arm: str) -> float:
-    """Tokens/s of an arm, by T_p, T_q, a and RTT alone."""
+    """Tokens/s of an arm, by T_p, T_q, a, RTT and how often fan-out was right alone."""
     family, _, length = arm.partition(" ")
     plain_s, batch = measured.verify_s[0], measured.batch
     knots = tuple((batch * (k + 1), s - plain_s) for k, s in sorted(measured.verify_s.items()))
@@ -112,7 +114,7 @@ def predicted(measured: Measured, arm: str) -> float:
     in_verifier_s = measured.draft_in_verifier_s
     if in_verifier_s is None:
         in_verifier_s = measured.draft_s
-    model = DraftModel(measured.draft_s, in_verifier_s, measured.trip_s)
+    model = DraftModel(measured.draft_s, in_verifier_s, measured.trip_s, measured.prepared)
     way = WAYS.get(family, NONE)
     return 1 / model_round(profile, model, way, batch, int(length or 0)).token_s
 

@@ -1,5 +1,7 @@
 """Where a draft model should run: worked numbers of a measured pair, and what must always hold."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,14 @@ def test_ahead_a_miss_is_paid_in_full() -> None:
     hit = 0.8**4
     assert hit_chance((0.8,) * 3, 3, 1) == pytest.approx(hit)
     assert made.tokens == pytest.approx(2.952)
+    assert made.seconds == pytest.approx(0.240 + hit * 0.016 + (1 - hit) * 0.192)
+
+
+def test_ahead_a_prepared_miss_is_a_hit() -> None:
+    """Half of what 0.8^4 leaves was prepared for; of two sequences both have to be right."""
+    hit = 0.8**4 + 0.5 * (1 - 0.8**4)
+    assert hit_chance((0.8,) * 3, 3, 2, 0.5) == pytest.approx(hit**2)
+    made = model_round(profile(0.8), replace(PAIR, prepared=0.5), AHEAD, 1, 3)
     assert made.seconds == pytest.approx(0.240 + hit * 0.016 + (1 - hit) * 0.192)
 
 

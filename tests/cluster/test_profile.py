@@ -10,7 +10,8 @@ from rich.console import Console
 from cluster import plan_words, render
 from cluster.errors import NoProfile
 from cluster.planner import DraftModel, plan
-from cluster.profile import LEAST_SAMPLES, load, profile_file, profile_of, save
+from cluster.profile import LEAST_SAMPLES, load, model_of, profile_file, profile_of, save
+from kvstore.draft_report import DraftModelReport, DraftWorkerReport
 from kvstore.verifier_report import GovernorReport, StepCostReport, VerifierReport
 
 
@@ -46,6 +47,14 @@ def verifier(its_governor: GovernorReport | None) -> VerifierReport:
     return VerifierReport(**fields)
 
 
+def draft_worker(model: DraftModelReport | None) -> DraftWorkerReport:
+    fields = {field.name: 0 for field in msgspec.structs.fields(DraftWorkerReport)}
+    texts = dict.fromkeys(("worker_id", "node_ip", "tokenizer_fingerprint", "zone"), "x")
+    lists = {"protocols": [1], "kinds": ["model"], "malformed": {}, "ngrams": None}
+    nowhere = {"endpoint": "tcp://127.0.0.1:1", "model": model}
+    return DraftWorkerReport(**fields | texts | lists | nowhere)
+
+
 def test_the_verifier_that_has_seen_most_is_planned_from() -> None:
     """Its step cost with its knots, and its drafts."""
     reports = [verifier(governor(LEAST_SAMPLES)), verifier(governor(10**4, row_s=0.003))]
@@ -68,6 +77,18 @@ def test_without_enough_there_is_no_profile(reports: list[VerifierReport], why: 
     """And what to do about it is said."""
     with pytest.raises(NoProfile, match=why):
         profile_of(reports)
+
+
+def test_the_draft_model_is_the_first_that_was_used() -> None:
+    """What it takes a token, and for how much of what it did not expect it was prepared."""
+    idle = DraftModelReport(
+        **{field.name: 0 for field in msgspec.structs.fields(DraftModelReport)} | {"name": "x"}
+    )
+    used = msgspec.structs.replace(idle, step_s=0.05, followed=90, branched=6, restarted=4)
+    assert model_of([draft_worker(None), draft_worker(idle)]) is None
+    model = model_of([draft_worker(idle), draft_worker(used)])
+    assert model is not None
+    assert (model.worker_s, model.verifier_s, model.prepared) == (0.05, 0.05, 0.6)
 
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
