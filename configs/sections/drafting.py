@@ -65,8 +65,8 @@ class WorkerModelConfig(DraftModelConfig):
         4,
         ge=0,
         le=8,
-        description="Likeliest rejections of a session that are prepared for as well, while "
-        "nobody waits. 0: none.",
+        description="Likeliest rejections of a session that are prepared for as well, where that "
+        "outweighs what it makes later. 0: none.",
     )
     sessions: int = Field(
         64,

@@ -11,7 +11,7 @@ answer ready:
 
 Where a verifier goes on with the very tokens, its bonus token included, the track just goes on.
 Where it goes another way, the track may find that way among its branches: continuations of the
-likeliest rejections, generated while nobody waited. Else its request is ended and another begins
+likeliest rejections, generated beside it. Else its request is ended and another begins
 behind the confirmed text, most of which is in the engine's prefix cache.
 
     told       a verifier's text has gone on -> what is known to follow it

@@ -138,7 +138,8 @@ class Track:
     def rejections(
         self, settings: LookaheadSettings, foresight: Foresight, held_up: float
     ) -> list[Rejection]:
-        """Branches that it is still to have and that pay while so many drafts are held up."""
+        """Branches that it is still to have and that pay while so many drafts are held up (see
+        `Foresight.held_up`)."""
         missing = settings.fan_out - len(self.branches)
         if missing < 1 or not self.wanted:
             return []

@@ -44,7 +44,6 @@ from lookahead_arms import (
     METRICS,
     NONE,
     NONE_WIDE,
-    STEP_TOKENS,
     THROUGHPUT,
     Part,
 )
@@ -89,6 +88,8 @@ PROMPTS = (
 TOPICS = (
     *("weather", "bread", "bicycles", "the printing press", "rivers", "bees", "trains", "glaciers"),
     *("volcanoes", "paper", "clocks", "bridges", "the piano", "forests", "cheese", "lighthouses"),
+    *("wolves", "the moon", "glass", "ships", "maps", "rain", "markets", "horses"),
+    *("gardens", "libraries", "salt", "windmills", "deserts", "tea", "castles", "snow"),
 )
 JUDGED = tuple(
     form.format(topic)
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 4, quick 2")
     parser.add_argument("--acceptance", choices=tuple(NOISE), help="only this one")
     parser.add_argument("--batch", type=int, choices=FULL.batches, help="only this one")
-    parser.add_argument("--lengths", type=int, nargs="+", help=f"only these, with 1 and {HEADLINE}")
+    parser.add_argument("--lengths", type=int, nargs="+", help=f"only these, with {HEADLINE}")
     args = parser.parse_args()
     size = QUICK if args.quick else FULL
     if args.acceptance:
@@ -131,8 +132,8 @@ def main() -> None:
     if args.batch:
         size = replace(size, batches=(args.batch,))
     if args.lengths:
-        if not {1, HEADLINE} <= set(args.lengths) <= set(FULL.lengths):
-            parser.error(f"--lengths: of 1 to {LONGEST}, with 1 and {HEADLINE}")
+        if not {HEADLINE} <= set(args.lengths) <= set(FULL.lengths):
+            parser.error(f"--lengths: of 1 to {LONGEST}, with {HEADLINE}")
         size = replace(size, lengths=tuple(sorted(set(args.lengths))))
     if args.repetitions is not None:
         if args.repetitions < 2:
@@ -273,11 +274,10 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
     split_arms = [arm for family in SPLIT for arm in arms_of(bench, family)]
     told += words_on(cell, own, [NONE, *arms_of(bench, COLOCATED[0]), *split_arms])
     if seen.wide_s:
-        first, *others = arms_of(bench, COLOCATED[1])
-        step_tokens = statistics.median(bench.values[first, cell, STEP_TOKENS.name]) * batch
-        wide = own.on_both(statistics.median(seen.wide_s), step_tokens / rates_by_arm[first])
-        told += words_on(f"{cell}, equal cores", wide, [NONE_WIDE, *others])
-        told.append(f"{cell}, {words_on_winners(own, wide, arms_of(bench, COLOCATED[1]))}")
+        wide_arms = arms_of(bench, COLOCATED[1])
+        wide = own.on_both(statistics.median(seen.wide_s))
+        told += words_on(f"{cell}, equal cores", wide, [NONE_WIDE, *wide_arms])
+        told.append(f"{cell}, {words_on_winners(own, wide, wide_arms)}")
     return told
 
 

@@ -233,13 +233,25 @@ def test_whatever_is_asked_what_is_known_follows_the_text(seed: int) -> None:
 
 
 def test_a_rejection_that_is_worth_it_is_prepared_beside_the_draft() -> None:
-    """As soon as nobody waits, and before the draft behind full acceptance is there."""
+    """As soon as the place is known: before the draft is there, and what follows it."""
     ahead, engine = setting(lookahead=8, fan_out=1)
     ask(ahead, A, 3, 1, 2)
-    for _ in range(4):
+    engine.step()
+    plan = engine.step()
+    assert [start.prompt.tolist() for start in plan.start] == [[1, 2, 103]]
+    assert ahead.known(A).tokens == [3, 4]
+
+
+def test_drafts_that_are_waited_for_outweigh_rejections() -> None:
+    """One that would make many others later is prepared when those are there."""
+    ahead, engine = setting(lookahead=8, fan_out=1, places=64)
+    for session in range(8):
+        ask(ahead, SessionKey(b"peer", session), 3, 1000 * session)
+    for _ in range(3):
         engine.step()
-    assert ahead.counts.branches == 1
-    assert ahead.known(A).tokens == [3, 4, 5, 6]
+    assert ahead.counts.branches == 0
+    engine.step()
+    assert ahead.counts.branches == 8
 
 
 def test_a_rejection_that_never_comes_is_prepared_last() -> None:
