@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from replicas.draft.branches import Foresight
 from replicas.draft.generation import Choice, Grown, Plan
 from replicas.draft.lookahead import TRACKS_A_PLACE, Lookahead
 from replicas.draft.sessions import SessionKey
@@ -252,6 +253,16 @@ def test_drafts_that_are_waited_for_outweigh_rejections() -> None:
     assert ahead.counts.branches == 0
     engine.step()
     assert ahead.counts.branches == 8
+
+
+@pytest.mark.parametrize("foreseen", [0.0, 0.3])
+def test_texts_that_always_go_on_as_drafted_rule_nothing_out(foreseen: float) -> None:
+    """However long: where nothing is held up, a rejection is still prepared for."""
+    foresight = Foresight()
+    for _ in range(50_000):
+        foresight.went(followed=True, foreseen=foreseen, taken=False)
+    assert foresight.is_worth_it(0.1, 3, 0.0)
+    assert not foresight.is_worth_it(0.01, 3, foresight.held_up(short=1, behind=0))
 
 
 def test_a_rejection_that_never_comes_is_prepared_last() -> None:
