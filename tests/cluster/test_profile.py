@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from draft_reports import draft_report
 from rich.console import Console
 
 from cluster import plan_words, render
@@ -48,11 +49,7 @@ def verifier(its_governor: GovernorReport | None) -> VerifierReport:
 
 
 def draft_worker(model: DraftModelReport | None) -> DraftWorkerReport:
-    fields = {field.name: 0 for field in msgspec.structs.fields(DraftWorkerReport)}
-    texts = dict.fromkeys(("worker_id", "node_ip", "tokenizer_fingerprint", "zone"), "x")
-    lists = {"protocols": [1], "kinds": ["model"], "malformed": {}, "ngrams": None}
-    nowhere = {"endpoint": "tcp://127.0.0.1:1", "model": model}
-    return DraftWorkerReport(**fields | texts | lists | nowhere)
+    return draft_report(endpoint="tcp://127.0.0.1:1", model=model)
 
 
 def test_the_verifier_that_has_seen_most_is_planned_from() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from draft_reports import draft_report
 from redis_server import RedisServer
 
 from kvstore.draft_report import DraftWorkerReport
@@ -56,27 +57,4 @@ def make_report() -> Callable[..., VerifierReport]:
 @pytest.fixture
 def make_draft_report() -> Callable[..., DraftWorkerReport]:
     """Makes a report of a draft worker that has worked a little."""
-
-    def make(worker_id: str = "d", **changes: object) -> DraftWorkerReport:
-        fields = {
-            "worker_id": worker_id,
-            "node_ip": "10.0.0.1",
-            "pid": 43,
-            "endpoint": "tcp://10.0.0.1:31001",
-            "protocols": [1],
-            "kinds": ["prompt_lookup"],
-            "tokenizer_fingerprint": "f" * 64,
-            "vocab_size": 49_152,
-            "sessions": 3,
-            "context_tokens": 3_000,
-            "asks": 100,
-            "drafted_tokens": 400,
-            "malformed": {"version 9": 2},
-            "evicted_sessions": 1,
-            "busy_ratio": 0.5,
-            "started_at_s": 1_000.0,
-            "reported_at_s": 1_060.0,
-        }
-        return DraftWorkerReport(**{**fields, **changes})
-
-    return make
+    return draft_report

@@ -166,7 +166,7 @@ def test_a_prepared_way_has_rejections_of_its_own() -> None:
 
 
 def test_branches_give_way() -> None:
-    """A branch's place goes to a session that needs one, and branches begin when nobody waits."""
+    """A branch's place goes to a session that needs one."""
     ahead, engine = setting(lookahead=0, fan_out=3, places=2)
     ask(ahead, A, 2, 1)
     engine.step()
