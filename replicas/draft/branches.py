@@ -25,7 +25,7 @@ ROW_STEPS: Final = 0.04
 the prefix cache, and then by each of its tokens. Measured on one CPU core, 135 M parameters: up to
 0.25 and 0.03."""
 MEMORY: Final = 32.0
-"""Drafts after which all but 1/e of what became of them is forgotten."""
+"""Drafts, or steps, after which all but 1/e of what became of them is forgotten."""
 UNSEEN: Final = 1e-3
 """Branches by which the model's doubts are believed again where none was for long."""
 
@@ -92,6 +92,7 @@ class Foresight:
     def __init__(self) -> None:
         self._followed = 0.5
         self._foreseen = self._taken = 1.0
+        self._held_up = 0.0
 
     def went(self, followed: bool, foreseen: float, taken: bool) -> None:
         """A text has gone on.
@@ -106,14 +107,17 @@ class Foresight:
         self._foreseen = self._foreseen * keep + foreseen
         self._taken = self._taken * keep + taken
 
-    def held_up(self, short: int, behind: int) -> float:
-        """Drafts that a longer step makes later.
+    def step(self, short: int, behind: int) -> float:
+        """Drafts that are made later if this step and those after it take longer: now, or as a
+        rule, if that is more. What nobody waits for yet soon will be, where the model is busy.
 
         Args:
             short: That are asked for and not there yet.
             behind: That are asked for next if all goes as drafted, and not there yet.
         """
-        return short + behind * self._followed
+        now = short + behind * self._followed
+        self._held_up += (now - self._held_up) / MEMORY
+        return max(now, self._held_up)
 
     def is_worth_it(self, chance: float, wanted: int, held_up: float) -> bool:
         """Whether a branch of this chance pays.
@@ -121,7 +125,7 @@ class Foresight:
         Args:
             chance: By the model's doubts, 0-1.
             wanted: Tokens of a draft.
-            held_up: As that method says.
+            held_up: Drafts that it makes later; see `step`.
         """
         right = (self._taken + UNSEEN) / (self._foreseen + UNSEEN)
         believed = chance * min(1.0, right)

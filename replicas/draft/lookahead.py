@@ -207,7 +207,9 @@ class Lookahead:
         starts: list[Start] = []
         short = sum(track.is_short for track in self._tracks.values())
         behind = sum(track.is_behind(self._settings) for track in self._tracks.values())
-        held_up = self._foresight.held_up(short, behind - short)
+        held_up = self._foresight.step(short, behind - short)
+        if not any(track.needs(self._settings) for track in self._tracks.values()):
+            held_up = 0.0
         for key, track in reversed(self._tracks.items()):
             for chance, path in track.rejections(self._settings, self._foresight, held_up):
                 if len(self._owners) >= self._settings.places:

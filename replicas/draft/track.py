@@ -139,7 +139,7 @@ class Track:
         self, settings: LookaheadSettings, foresight: Foresight, held_up: float
     ) -> list[Rejection]:
         """Branches that it is still to have and that pay while so many drafts are held up (see
-        `Foresight.held_up`)."""
+        `Foresight.step`)."""
         missing = settings.fan_out - len(self.branches)
         if missing < 1 or not self.wanted:
             return []

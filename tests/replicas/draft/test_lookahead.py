@@ -251,8 +251,21 @@ def test_drafts_that_are_waited_for_outweigh_rejections() -> None:
     for _ in range(3):
         engine.step()
     assert ahead.counts.branches == 0
-    engine.step()
+    engine.run()
     assert ahead.counts.branches == 8
+
+
+def test_a_busy_model_prepares_nothing_in_its_free_moments() -> None:
+    """Whoever has enough now is short soon, where that is the rule."""
+    foresight = Foresight()
+    assert foresight.is_worth_it(0.05, 3, foresight.step(short=0, behind=0))
+    for _ in range(100):
+        foresight.step(short=4, behind=0)
+        free_moment = foresight.step(short=0, behind=0)
+    assert not foresight.is_worth_it(0.05, 3, free_moment)
+    for _ in range(200):
+        free_moment = foresight.step(short=0, behind=0)
+    assert foresight.is_worth_it(0.05, 3, free_moment)
 
 
 @pytest.mark.parametrize("foreseen", [0.0, 0.3])
@@ -262,7 +275,7 @@ def test_texts_that_always_go_on_as_drafted_rule_nothing_out(foreseen: float) ->
     for _ in range(50_000):
         foresight.went(followed=True, foreseen=foreseen, taken=False)
     assert foresight.is_worth_it(0.1, 3, 0.0)
-    assert not foresight.is_worth_it(0.01, 3, foresight.held_up(short=1, behind=0))
+    assert not foresight.is_worth_it(0.01, 3, foresight.step(short=1, behind=0))
 
 
 def test_a_rejection_that_never_comes_is_prepared_last() -> None:
