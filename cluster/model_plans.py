@@ -5,15 +5,16 @@ Pure, as `planner.py` is. A draft model makes tokens one after the other, `T_q` 
     none          T_p
     in verifier   T_v + k T_q                              both on the verifier's hardware
     split         T_v + k T_q + RTT                        the worker waits while it verifies
-    ahead         T_v + RTT + h max(0, (k + 1) T_q - T_v) + (1 - h) k T_q
+    ahead         T_v + RTT + h max(0, (k + 1) T_q - T_v) + (1 - h) (k + 1/2) T_q + r T_q
 
 `T_v` is the step that verifies k drafts, RTT the way to the worker and back. A worker that runs
 ahead has drafted behind the tokens it expects, the bonus token included, while they were
 verified: it was right with `h = a_1 ... a_(k+1)`, or had prepared for what came (fan-out) in a part
 of the other cases, and then only the part of its drafting that takes longer than verifying is
-waited for; else it begins anew. This arithmetic waits for that, too; the governor mostly does not
-(`replicas/verifier/patience.py`) and is faster then. With several sequences in a step all are
-waited for, so that h is the chance that all of them were right.
+waited for. Else it begins anew when the step that it is in has ended, with the first step longer by
+what is read for each sequence that went another way: r, steps. This arithmetic waits for that, too;
+the governor mostly does not (`replicas/verifier/patience.py`) and is faster then. With several
+sequences in a step all are waited for, so that h is the chance that all of them were right.
 """
 
 from collections.abc import Mapping
@@ -21,12 +22,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster.planner import DraftModel, Profile, Round, round_of
+from replicas.draft.branches import READING_STEPS
 
 NONE: Final = "none"
 IN_VERIFIER: Final = "in the verifier"
 SPLIT: Final = "split"
 AHEAD: Final = "split, ahead"
 WAYS: Final = (NONE, IN_VERIFIER, SPLIT, AHEAD)
+RUNNING_STEPS: Final = 0.5
+"""What is left, on average, of the draft model's step that runs when a text comes."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,12 @@ def model_round(
         return Round(verify.tokens, verify.seconds + length * model.verifier_s)
     if way == SPLIT:
         return Round(verify.tokens, verify.seconds + length * model.worker_s + model.trip_s)
-    hit = hit_chance(profile.acceptance, length, sequences, model.prepared)
+    hit_of_one = hit_chance(profile.acceptance, length, 1, model.prepared)
+    hit = hit_of_one**sequences
     late_s = max(0.0, (length + 1) * model.worker_s - verify.seconds)
-    wait_s = hit * late_s + (1 - hit) * length * model.worker_s
-    return Round(verify.tokens, verify.seconds + model.trip_s + wait_s)
+    reading = READING_STEPS * sequences * (1 - hit_of_one)
+    anew_s = ((1 - hit) * (length + RUNNING_STEPS) + reading) * model.worker_s
+    return Round(verify.tokens, verify.seconds + model.trip_s + hit * late_s + anew_s)
 
 
 def best_of_each(

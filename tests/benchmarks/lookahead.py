@@ -16,7 +16,9 @@ right. So the pair's acceptance is made, and only the serving is measured. Arms:
 Two placements on two cores. Where the drafter brings its own core, what is not split has one: the
 arms without -2. With equal cores it has both, as split has: the arms with -2. Rates are of
 decoding: what an engine of the same cores takes to read the prompts is measured apart and left
-out. Lengths are compared on the first repetition, and what is claimed of the best on the others.
+out. Each repetition has its own prompts: where two tokens are all but equally likely, the shape of
+a step decides in bfloat16, so with the same prompts an arm has the same luck each time. Lengths are
+compared on the first two, and what is claimed of the best on the others.
 """
 
 import argparse
@@ -26,10 +28,10 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from harness import Bench, Comparison
 
@@ -79,49 +81,45 @@ COLOCATED: Final = ("colocated", f"colocated{WIDE}")
 SPLIT: Final = ("split", "ahead")
 HEADLINE, BEST_SPLIT, HIT_SHARE = 3, 0.97, 0.9
 """Draft length of the claims, and what they claim."""
-PROMPTS = (
-    "Explain in simple words why the sky is blue during the day and red in the evening.",
-    "Write a short story about a cyclist who gets lost in the mountains and finds a village.",
-    "List five things to check before a long journey by bicycle, with a reason for each.",
-    "Describe how bread is made, from the field to the oven, for a child of eight years.",
-)
+SCANS: Final = 2
+"""Repetitions of all lengths, by which the best are chosen."""
 TOPICS = (
     *("weather", "bread", "bicycles", "the printing press", "rivers", "bees", "trains", "glaciers"),
     *("volcanoes", "paper", "clocks", "bridges", "the piano", "forests", "cheese", "lighthouses"),
     *("wolves", "the moon", "glass", "ships", "maps", "rain", "markets", "horses"),
     *("gardens", "libraries", "salt", "windmills", "deserts", "tea", "castles", "snow"),
 )
-JUDGED = tuple(
-    form.format(topic)
-    for form in ("Tell me what you know about {}.", "Write a short story about {}.")
-    for topic in TOPICS
-)
+FORMS = ("Tell me what you know about {}.", "Write a short story about {}.")
+PROMPTS = tuple(form.format(topic) for topic in TOPICS for form in FORMS)
+JUDGED = tuple(form.format(topic) for form in FORMS for topic in TOPICS)
 """Every other one is a half with as many of each form."""
 JUDGED_TOKENS: Final = 96
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: all lengths once, what the claims are about `repetitions` times."""
+    """How much is measured: all lengths `SCANS` times, what claims are about `repetitions`."""
 
     lengths: tuple[int, ...]
     batches: tuple[int, ...]
     noises: tuple[str, ...]
     wide: bool
     judges: bool
-    tokens: int
+    tokens: Mapping[int, int]
     repetitions: int
 
 
-QUICK = Size((HEADLINE,), (1,), ("a about 1",), False, False, 32, 2)
-FULL = Size(tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), True, True, 48, 4)
+QUICK = Size((HEADLINE,), (1,), ("a about 1",), False, False, {1: 48}, SCANS + 2)
+FULL = Size(
+    tuple(range(1, LONGEST + 1)), (1, 4), tuple(NOISE), True, True, {1: 96, 4: 48}, SCANS + 4
+)
 
 
 def main() -> None:
     """Measures and prints; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one length, batch 1, own core")
-    parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 4, quick 2")
+    parser.add_argument("--repetitions", type=int, help="of the claims' arms; default 6, quick 4")
     parser.add_argument("--acceptance", choices=tuple(NOISE), help="only this one")
     parser.add_argument("--batch", type=int, choices=FULL.batches, help="only this one")
     parser.add_argument("--lengths", type=int, nargs="+", help=f"only these, with {HEADLINE}")
@@ -136,8 +134,8 @@ def main() -> None:
             parser.error(f"--lengths: of 1 to {LONGEST}, with {HEADLINE}")
         size = replace(size, lengths=tuple(sorted(set(args.lengths))))
     if args.repetitions is not None:
-        if args.repetitions < 2:
-            parser.error("--repetitions: the first one chooses lengths, at least one compares them")
+        if args.repetitions <= SCANS:
+            parser.error(f"--repetitions: {SCANS} choose lengths, at least one more compares them")
         size = replace(size, repetitions=args.repetitions)
     os.environ[TOKEN_ENV] = secrets.token_hex(16)
     drafting = [*COLOCATED[: 1 + size.wide], *SPLIT]
@@ -183,24 +181,34 @@ def judged(engine: EngineProcess, endpoint: str, base: Path) -> Rounds:
 
 
 def measure(bench: Bench, part: Part, prefix: str, repetitions: int) -> None:
-    """All arms in the cells of one part, and the claims' arms more than once."""
+    """All arms in the cells of one part, and the claims' arms more often."""
     all_arms, all_cells = list(bench.arms), list(bench.cells)
     its_cells = [cell for cell in all_cells if cell.startswith(prefix)]
 
-    def one(arm: str, cell: str, _: int) -> dict[str, float]:
-        return part.run(arm, int(cell.rpartition(" ")[2]))
+    def one(arm: str, cell: str, repetition: int) -> dict[str, float]:
+        return part.run(arm, int(cell.rpartition(" ")[2]), repetition)
+
+    def one_more(arm: str, cell: str, repetition: int) -> dict[str, float]:
+        return one(arm, cell, SCANS + repetition)
 
     for cell in its_cells:
         one(GOVERNOR, cell, 0)  # it learns; and every process has seen such a batch
     bench.cells = its_cells
-    for arm in all_arms:
-        bench.arms = [arm]  # an arm's engine is started once for all cells
-        bench.run(one, 1)
+    # An arm's engine is started once for all cells, and one length is measured after the other:
+    # what arithmetic needs to know of a length is from the same minutes.
+    for arm in sorted(all_arms, key=length_of):
+        bench.arms = [arm]
+        bench.run(one, SCANS)
     for cell in its_cells:
         bench.arms, bench.cells = all_arms, [cell]
         bench.arms = headline(bench, cell)
-        bench.run(one, repetitions - 1)
+        bench.run(one_more, repetitions - SCANS)
     bench.arms, bench.cells = all_arms, all_cells
+
+
+def length_of(arm: str) -> int:
+    """Of its drafts, 0 where it has none or they have several."""
+    return int(arm.partition(" ")[2]) if arm.partition(" ")[0] in (*COLOCATED, *SPLIT) else 0
 
 
 def rate(bench: Bench, arm: str, cell: str) -> float:
@@ -214,9 +222,11 @@ def arms_of(bench: Bench, family: str) -> list[str]:
 
 
 def best_of(bench: Bench, cell: str, *of: str) -> str:
-    """The arm of these families that was fastest in the first repetition."""
+    """The arm of these families that was fastest when lengths were compared."""
     arms = [arm for family in of for arm in arms_of(bench, family)]
-    return max(arms, key=lambda arm: bench.values[arm, cell, THROUGHPUT.name][0])
+    return max(
+        arms, key=lambda arm: statistics.mean(bench.values[arm, cell, THROUGHPUT.name][:SCANS])
+    )
 
 
 def headline(bench: Bench, cell: str) -> list[str]:
@@ -253,11 +263,14 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
     batch = int(cell.rpartition(" ")[2])
     seen = part.seen[batch]
     verify_s = {length: statistics.median(taken) for length, taken in seen.verify_s.items()}
-    draft_s = statistics.median(seen.draft_s)
+    draft_s = {arm: statistics.median(taken) for arm, taken in seen.draft_s.items()}
     told = [
-        f"{cell}: T_p {1e3 * verify_s[0]:.0f} ms, T_q {1e3 * draft_s:.0f} ms, "
+        f"{cell}: T_p {1e3 * verify_s[0]:.0f} ms, "
+        f"T_q {1e3 * draft_s[f'split {HEADLINE}']:.0f} ms, "
         f"RTT {1e3 * trip:.2f} ms; none {rate(bench, NONE, cell):.2f} tokens/s, "
-        f"governor {rate(bench, GOVERNOR, cell):.2f}"
+        f"governor {rate(bench, GOVERNOR, cell):.2f}",
+        f"{cell}: T_p by draft length, ms: {in_ms(verify_s)}",
+        f"{cell}: T_q by arm, ms: {in_ms(draft_s)}",
     ]
     for family in families(bench):
         rates = " ".join(f"{rate(bench, arm, cell):.2f}" for arm in arms_of(bench, family))
@@ -281,10 +294,15 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
     return told
 
 
+def in_ms(seconds: Mapping[Any, float]) -> str:
+    """By what they belong to."""
+    return ", ".join(f"{name} {1e3 * taken:.0f}" for name, taken in sorted(seconds.items()))
+
+
 def words_on_governor(bench: Bench, cell: str) -> str:
     """Against the split arm that was best when lengths were compared, repetition by repetition."""
     best = best_of(bench, cell, *SPLIT)
-    ours, its = (bench.values[arm, cell, THROUGHPUT.name][1:] for arm in (GOVERNOR, best))
+    ours, its = (bench.values[arm, cell, THROUGHPUT.name][SCANS:] for arm in (GOVERNOR, best))
     ratios = [a / b for a, b in zip(ours, its, strict=True)]
     word = "met" if statistics.median(ratios) >= BEST_SPLIT else "missed"
     return (

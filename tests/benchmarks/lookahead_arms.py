@@ -25,12 +25,12 @@ class Seen:
     Attributes:
         verify_s: Of a step, waiting left out, by draft length; 0 for no drafts.
         wide_s: Of a step without drafts on both cores.
-        draft_s: Of the draft model's steps.
+        draft_s: Of the draft model's steps, by arm.
     """
 
     verify_s: dict[int, list[float]] = field(default_factory=dict)
     wide_s: list[float] = field(default_factory=list)
-    draft_s: list[float] = field(default_factory=list)
+    draft_s: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Part:
@@ -38,17 +38,17 @@ class Part:
 
     Args:
         place: What runs.
-        prompts: Token ids of the prompts.
-        tokens: Of each answer.
+        prompts: Token ids of the prompts, enough for all repetitions.
+        tokens: Of each answer, by batch.
     """
 
-    def __init__(self, place: Place, prompts: list[list[int]], tokens: int) -> None:
+    def __init__(self, place: Place, prompts: list[list[int]], tokens: Mapping[int, int]) -> None:
         self.seen: dict[int, Seen] = {}
         self._place, self._prompts, self._tokens = place, prompts, tokens
-        self._reading_s: dict[tuple[str, int], float] = {}
+        self._reading_s: dict[tuple[str, int, int], float] = {}
 
-    def run(self, arm: str, batch: int) -> dict[str, float]:
-        """One measurement: two prompts one after the other, or `batch` at once."""
+    def run(self, arm: str, batch: int, repetition: int) -> dict[str, float]:
+        """One measurement: as many prompts as the batch has, at once."""
         place, seen = self._place, self.seen.setdefault(batch, Seen())
         kind, _, length = arm.partition(" ")
         worker = place.workers.get(
@@ -63,13 +63,11 @@ class Part:
             engine = place.colocated.of(arm)
         endpoint = worker.endpoint if worker is not None else ""
         before = worker.stats()["counts"] if worker is not None else {}
-        runs = self._all(engine, batch, self._tokens, wish, endpoint)
-        reading_s = self._reads(reader, batch)
-        decoding_s = sum(run.seconds for run in runs) - reading_s
-        decoded = (self._tokens - 1) * len(self._asked(batch))
-        steps = sum(run.steps - 1 for run in runs)
-        drafted = sum(run.drafted for run in runs)
-        wait_s = sum(run.wait_s for run in runs)
+        prompts = self._asked(batch, repetition)
+        run = _answer(engine, prompts, self._tokens[batch], wish, endpoint)
+        decoding_s = run.seconds - self._reads(reader, batch, repetition)
+        decoded = (self._tokens[batch] - 1) * batch
+        steps, drafted, wait_s = run.steps - 1, run.drafted, run.wait_s
         values = {
             THROUGHPUT.name: decoded / decoding_s,
             STEP_TOKENS.name: decoded / steps / batch,
@@ -79,12 +77,12 @@ class Part:
         elif arm == NONE or kind == "split":
             seen.verify_s.setdefault(int(length or 0), []).append((decoding_s - wait_s) / steps)
         if drafted:
-            values[ACCEPTANCE.name] = sum(run.accepted for run in runs) / drafted
+            values[ACCEPTANCE.name] = run.accepted / drafted
         if worker is not None and drafted:
             after = worker.stats()
             counts = {name: after["counts"][name] - before[name] for name in before}
             went_on = counts["followed"] + counts["branched"] + counts["restarted"]
-            seen.draft_s.append(after["step_s"])
+            seen.draft_s.setdefault(arm, []).append(after["step_s"])
             # Rows of one batch are drafted together.
             values[HIDDEN.name] = max(0.0, 1 - wait_s / (drafted / batch * after["step_s"]))
             values[HITS.name] = counts["followed"] / went_on if went_on else 0.0
@@ -94,36 +92,26 @@ class Part:
     def _reader(self, name: str) -> EngineProcess:
         return self._place.split if name == "split" else self._place.plain[name]
 
-    def _reads(self, reader: str, batch: int) -> float:
+    def _reads(self, reader: str, batch: int, repetition: int) -> float:
         """Time in which this engine reads the prompts, seconds."""
-        if (reader, batch) not in self._reading_s:
+        key = reader, batch, repetition
+        if key not in self._reading_s:
             engine, wish = self._reader(reader), {"paceline_speculation": 0}
-            taken = [self._all(engine, batch, 1, wish, "") for _ in range(3)]
-            self._reading_s[reader, batch] = statistics.median(
-                sum(run.seconds for run in runs) for runs in taken
-            )
-        return self._reading_s[reader, batch]
+            prompts = self._asked(batch, repetition)
+            taken = [_answer(engine, prompts, 1, wish, "").seconds for _ in range(3)]
+            self._reading_s[key] = statistics.median(taken)
+        return self._reading_s[key]
 
-    def _asked(self, batch: int) -> list[list[int]]:
-        return self._prompts[: max(2, batch)]
+    def _asked(self, batch: int, repetition: int) -> list[list[int]]:
+        return self._prompts[repetition * batch : (repetition + 1) * batch]
 
-    def _all(
-        self,
-        engine: EngineProcess,
-        batch: int,
-        tokens: int,
-        wish: Mapping[str, str | int],
-        endpoint: str,
-    ) -> list[Run]:
-        prompts = self._asked(batch)
-        return [
-            engine.run(
-                [
-                    Ask(prompt=prompt, max_tokens=tokens, xargs=dict(wish))
-                    for prompt in prompts[first : first + batch]
-                ],
-                "given" if endpoint else "none",
-                endpoint=endpoint,
-            )
-            for first in range(0, len(prompts), batch)
-        ]
+
+def _answer(
+    engine: EngineProcess,
+    prompts: list[list[int]],
+    tokens: int,
+    wish: Mapping[str, str | int],
+    endpoint: str,
+) -> Run:
+    asks = [Ask(prompt=prompt, max_tokens=tokens, xargs=dict(wish)) for prompt in prompts]
+    return engine.run(asks, "given" if endpoint else "none", endpoint=endpoint)

@@ -76,21 +76,21 @@ class Measured:
         batch: Sequences.
         rates: Tokens/s by arm, medians.
         verify_s: Time of a step without waiting, by draft length; 0 for no drafts.
-        draft_s: T_q in a worker.
+        draft_s: T_q in a worker, by arm; prepared ways, which ride along, make it longer.
         trip_s: RTT.
         acceptance: a_i.
         prepared: Part of the texts that went another way for which the worker was prepared.
-        draft_in_verifier_s: T_q where the verifier has it. None: as in a worker.
+        draft_part: T_q in the verifier, as a part of that in a worker.
     """
 
     batch: int
     rates: Mapping[str, float]
     verify_s: Mapping[int, float]
-    draft_s: float
+    draft_s: Mapping[str, float]
     trip_s: float
     acceptance: tuple[float, ...]
     prepared: float
-    draft_in_verifier_s: float | None = None
+    draft_part: float = 1.0
 
     def on_both(self, plain_s: float) -> Self:
         """The verifier on both cores: all steps, the draft's too, faster by as much as one of its
@@ -98,21 +98,20 @@ class Measured:
         """
         faster = plain_s / self.verify_s[0]
         verify_s = {length: faster * taken for length, taken in self.verify_s.items()}
-        return replace(self, verify_s=verify_s, draft_in_verifier_s=faster * self.draft_s)
+        return replace(self, verify_s=verify_s, draft_part=faster)
 
 
 def predicted(measured: Measured, arm: str) -> float:
     """Tokens/s of an arm, by T_p, T_q, a, RTT and how often fan-out was right alone."""
-    family, _, length = arm.partition(" ")
+    family, _, words = arm.partition(" ")
+    length = int(words or 0)
     plain_s, batch = measured.verify_s[0], measured.batch
     knots = tuple((batch * (k + 1), s - plain_s) for k, s in sorted(measured.verify_s.items()))
     profile = Profile(StepCost(plain_s, 0.0, knots=knots), measured.acceptance)
-    in_verifier_s = measured.draft_in_verifier_s
-    if in_verifier_s is None:
-        in_verifier_s = measured.draft_s
-    model = DraftModel(measured.draft_s, in_verifier_s, measured.trip_s, measured.prepared)
+    draft_s = measured.draft_s.get(arm, measured.draft_s[f"split {length}"]) if length else 0.0
+    model = DraftModel(draft_s, measured.draft_part * draft_s, measured.trip_s, measured.prepared)
     way = WAYS.get(family, NONE)
-    return 1 / model_round(profile, model, way, batch, int(length or 0)).token_s
+    return 1 / model_round(profile, model, way, batch, length).token_s
 
 
 def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
