@@ -314,7 +314,7 @@ def words_on_governor(bench: Bench, cell: str) -> str:
 def went(bench: Bench, cell: str) -> tuple[float, float]:
     """How often texts went on as drafted, and a prepared way, with drafts of the claims' length."""
     hits, others = (
-        statistics.median(bench.values[f"ahead {HEADLINE}", cell, metric.name])
+        statistics.mean(bench.values[f"ahead {HEADLINE}", cell, metric.name])
         for metric in (HITS, BRANCHED)
     )
     return hits, others
