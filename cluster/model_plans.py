@@ -4,17 +4,18 @@ Pure, as `planner.py` is. A draft model makes tokens one after the other, `T_q` 
 
     none          T_p
     in verifier   T_v + k T_q                              both on the verifier's hardware
-    split         T_v + k T_q + RTT                        the worker waits while it verifies
+    split         T_v + RTT + (k + r) T_q                  the worker waits while it verifies
     ahead         T_v + RTT + h max(0, (k + 1) T_q - T_v) + (1 - h) (k + 1/2) T_q + r T_q
 
-`T_v` is the step that verifies k drafts, RTT the way to the worker and back. A worker that runs
-ahead has drafted behind the tokens it expects, the bonus token included, while they were
-verified: it was right with `h = a_1 ... a_(k+1)`, or had prepared for what came (fan-out) in a part
-of the other cases, and then only the part of its drafting that takes longer than verifying is
-waited for. Else it begins anew when the step that it is in has ended, with the first step longer by
-what is read for each sequence that went another way: r, steps. This arithmetic waits for that, too;
-the governor mostly does not (`replicas/verifier/patience.py`) and is faster then. With several
-sequences in a step all are waited for, so that h is the chance that all of them were right.
+`T_v` is the step that verifies k drafts, RTT the way to the worker and back, and r by how much of a
+step the first one is longer, as the texts that have gone another way are read in it. For a worker
+that waits that is all texts. One that runs ahead has drafted behind the tokens it expects, the
+bonus token included, while they were verified: it was right with `h = a_1 ... a_(k+1)`, or had
+prepared for what came (fan-out) in a part of the other cases, and then only the part of its
+drafting that takes longer than verifying is waited for. Else it begins anew when the step that it
+is in has ended. This arithmetic waits for that, too; the governor mostly does not
+(`replicas/verifier/patience.py`) and is faster then. With several sequences in a step all are
+waited for, so that h is the chance that all of them were right.
 """
 
 from collections.abc import Mapping
@@ -83,7 +84,8 @@ def model_round(
     if way == IN_VERIFIER:
         return Round(verify.tokens, verify.seconds + length * model.verifier_s)
     if way == SPLIT:
-        return Round(verify.tokens, verify.seconds + length * model.worker_s + model.trip_s)
+        drafting_s = (length + READING_STEPS * sequences) * model.worker_s
+        return Round(verify.tokens, verify.seconds + drafting_s + model.trip_s)
     hit_of_one = hit_chance(profile.acceptance, length, 1, model.prepared)
     hit = hit_of_one**sequences
     late_s = max(0.0, (length + 1) * model.worker_s - verify.seconds)

@@ -46,6 +46,7 @@ from lookahead_arms import (
     METRICS,
     NONE,
     NONE_WIDE,
+    STEP_TOKENS,
     THROUGHPUT,
     Part,
 )
@@ -281,9 +282,14 @@ def notes_on(bench: Bench, part: Part, cell: str, trip: float, rounds: Rounds | 
         return told
     told.append(f"{cell}: {words_on_hits(bench, cell, rounds)}")
     rates_by_arm = {arm: rate(bench, arm, cell) for arm in bench.arms}
+    step_tokens = {
+        arm: statistics.mean(bench.values[arm, cell, STEP_TOKENS.name]) for arm in bench.arms
+    }
     followed, branched = went(bench, cell)
     prepared = branched / (1 - followed) if followed < 1 else 0.0
-    own = Measured(batch, rates_by_arm, verify_s, draft_s, trip, rounds.acceptance, prepared)
+    own = Measured(
+        *(batch, rates_by_arm, step_tokens, verify_s, draft_s, trip, rounds.acceptance, prepared)
+    )
     split_arms = [arm for family in SPLIT for arm in arms_of(bench, family)]
     told += words_on(cell, own, [NONE, *arms_of(bench, COLOCATED[0]), *split_arms])
     if seen.wide_s:

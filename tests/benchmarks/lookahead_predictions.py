@@ -10,7 +10,7 @@ from engine_process import Run
 from lookahead_parts import WIDE
 
 from cluster.model_plans import AHEAD, IN_VERIFIER, NONE, SPLIT, model_round
-from cluster.planner import DraftModel, Profile
+from cluster.planner import DraftModel, Profile, Round
 from replicas.verifier.acceptance import expected_tokens
 from replicas.verifier.step_cost import StepCost
 
@@ -75,6 +75,7 @@ class Measured:
     Attributes:
         batch: Sequences.
         rates: Tokens/s by arm, medians.
+        step_tokens: Of a step and sequence by arm, means; fewer where some answers ended sooner.
         verify_s: Time of a step without waiting, by draft length; 0 for no drafts.
         draft_s: T_q in a worker, by arm; prepared ways, which ride along, make it longer.
         trip_s: RTT.
@@ -85,6 +86,7 @@ class Measured:
 
     batch: int
     rates: Mapping[str, float]
+    step_tokens: Mapping[str, float]
     verify_s: Mapping[int, float]
     draft_s: Mapping[str, float]
     trip_s: float
@@ -100,9 +102,13 @@ class Measured:
         verify_s = {length: faster * taken for length, taken in self.verify_s.items()}
         return replace(self, verify_s=verify_s, draft_part=faster)
 
+    def step_s(self, arm: str) -> float:
+        """Time of an arm's step, waiting included."""
+        return self.batch * self.step_tokens[arm] / self.rates[arm]
 
-def predicted(measured: Measured, arm: str) -> float:
-    """Tokens/s of an arm, by T_p, T_q, a, RTT and how often fan-out was right alone."""
+
+def predicted(measured: Measured, arm: str) -> Round:
+    """A step of an arm, by T_p, T_q, a, RTT and how often fan-out was right alone."""
     family, _, words = arm.partition(" ")
     length = int(words or 0)
     plain_s, batch = measured.verify_s[0], measured.batch
@@ -111,12 +117,15 @@ def predicted(measured: Measured, arm: str) -> float:
     draft_s = measured.draft_s.get(arm, measured.draft_s[f"split {length}"]) if length else 0.0
     model = DraftModel(draft_s, measured.draft_part * draft_s, measured.trip_s, measured.prepared)
     way = WAYS.get(family, NONE)
-    return 1 / model_round(profile, model, way, batch, length).token_s
+    return model_round(profile, model, way, batch, length)
 
 
 def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
     """Predictions beside results, and their errors."""
-    errors = {arm: predicted(measured, arm) / measured.rates[arm] - 1 for arm in arms}
+    rounds = {arm: predicted(measured, arm) for arm in arms}
+    errors = {arm: 1 / rounds[arm].token_s / measured.rates[arm] - 1 for arm in arms}
+    of_steps = [abs(rounds[arm].seconds / measured.step_s(arm) - 1) for arm in arms]
+    steps_within = sum(error <= WORST_RATE for error in of_steps)
     worst = max(errors, key=lambda arm: abs(errors[arm]))
     within = sum(abs(error) <= WORST_RATE for error in errors.values())
     return [
@@ -124,6 +133,8 @@ def words_on(cell: str, measured: Measured, arms: Sequence[str]) -> list[str]:
         f"median error {statistics.median(map(abs, errors.values())):.0%}, worst "
         f"{errors[worst]:+.0%} ({worst})",
         f"{cell}: " + ", ".join(f"{arm} {error:+.0%}" for arm, error in errors.items()),
+        f"{cell}: of time a step, without what steps had fewer sequences for, for {steps_within}; "
+        f"median error {statistics.median(of_steps):.0%}, worst {max(of_steps):.0%}",
     ]
 
 
@@ -133,7 +144,7 @@ def words_on_winners(own: Measured, wide: Measured, arms: Sequence[str]) -> str:
     for arm in arms:
         ahead = f"ahead {arm.partition(' ')[2]}"
         measured.append(own.rates[ahead] / wide.rates[arm])
-        foreseen.append(predicted(own, ahead) / predicted(wide, arm))
+        foreseen.append(predicted(wide, arm).token_s / predicted(own, ahead).token_s)
     alike = sum((a >= 1) == (b >= 1) for a, b in zip(measured, foreseen, strict=True))
     return (
         f"ahead / colocated{WIDE}, by length: {' '.join(f'{r:.2f}' for r in measured)}; "

@@ -31,10 +31,12 @@ def profile(rate: float, step_s: float = TARGET_S) -> Profile:
 
 
 @pytest.mark.parametrize(
-    ("way", "token_ms"), [(NONE, 240), (IN_VERIFIER, 108), (SPLIT, 108), (AHEAD, 64)]
+    ("way", "token_ms"), [(NONE, 240), (IN_VERIFIER, 108), (SPLIT, 110.4), (AHEAD, 64)]
 )
 def test_a_pair_that_always_agrees(way: str, token_ms: float) -> None:
-    """Drafts of three bring four tokens: (240 + 3 * 64) / 4, and ahead all but max(240, 256)."""
+    """Drafts of three bring four tokens: (240 + 3 * 64) / 4, split 0.15 of a step more for what is
+    read, and ahead all but max(240, 256).
+    """
     made = model_round(profile(1.0), PAIR, way, 1, 3)
     assert made.token_s * 1e3 == pytest.approx(token_ms, abs=0.5)
 
@@ -87,13 +89,14 @@ seconds = st.floats(0.001, 1.0)
 def test_ahead_is_between_split_and_the_verifier_alone(
     rate: float, step_s: float, draft_s: float, trip_s: float, length: int, sequences: int
 ) -> None:
-    """Running ahead never costs more over drafting when asked than a step of the model and what it
-    reads of each sequence, and never less than verifying; all ways bring the same tokens.
+    """Running ahead never costs more than one step of the model over drafting when asked, and
+    never less than verifying; all ways bring the same tokens.
     """
     model = DraftModel(draft_s, draft_s, trip_s)
     known = profile(rate, step_s)
     made = {way: model_round(known, model, way, sequences, length) for way in WAYS[1:]}
     assert len({round(one.tokens, 9) for one in made.values()}) == 1
-    assert made[AHEAD].seconds <= made[SPLIT].seconds + (1 + 0.15 * sequences) * draft_s + 1e-9
+    assert made[AHEAD].seconds <= made[SPLIT].seconds + draft_s + 1e-9
     assert made[AHEAD].seconds >= step_s + trip_s - 1e-9
-    assert made[SPLIT].seconds == pytest.approx(made[IN_VERIFIER].seconds + trip_s)
+    reading_s = 0.15 * sequences * draft_s
+    assert made[SPLIT].seconds == pytest.approx(made[IN_VERIFIER].seconds + reading_s + trip_s)
