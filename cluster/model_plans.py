@@ -49,11 +49,9 @@ class WayChoice:
     round: Round
 
 
-def hit_chance(
-    acceptance: tuple[float, ...], length: int, sequences: int, prepared: float = 0.0
-) -> float:
-    """h: that all of the drafts and the bonus token were foreseen, for every sequence, or else a
-    way that was prepared for came, which is the part `prepared` of the other cases.
+def hit_chance(acceptance: tuple[float, ...], length: int, prepared: float = 0.0) -> float:
+    """h of one sequence: that all of its draft and the bonus token were foreseen, or else a way
+    that was prepared for came, which is the part `prepared` of the other cases.
 
     Places that nothing is known of count as the last known one.
     """
@@ -62,7 +60,7 @@ def hit_chance(
     chance = 1.0
     for place in range(length + 1):
         chance *= acceptance[min(place, len(acceptance) - 1)]
-    return float((chance + (1.0 - chance) * prepared) ** sequences)
+    return chance + (1.0 - chance) * prepared
 
 
 def model_round(
@@ -86,7 +84,7 @@ def model_round(
     if way == SPLIT:
         drafting_s = (length + READING_STEPS * sequences) * model.worker_s
         return Round(verify.tokens, verify.seconds + drafting_s + model.trip_s)
-    hit_of_one = hit_chance(profile.acceptance, length, 1, model.prepared)
+    hit_of_one = hit_chance(profile.acceptance, length, model.prepared)
     hit = hit_of_one**sequences
     late_s = max(0.0, (length + 1) * model.worker_s - verify.seconds)
     reading = READING_STEPS * sequences * (1 - hit_of_one)

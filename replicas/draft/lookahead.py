@@ -205,6 +205,8 @@ class Lookahead:
 
     def _start_branches(self) -> list[Start]:
         starts: list[Start] = []
+        if not self._settings.fan_out:
+            return starts
         short = sum(track.is_short for track in self._tracks.values())
         behind = sum(track.is_behind(self._settings) for track in self._tracks.values())
         held_up = self._foresight.step(short, behind - short)

@@ -209,7 +209,8 @@ def measure(bench: Bench, part: Part, prefix: str, repetitions: int) -> None:
 
 def length_of(arm: str) -> int:
     """Of its drafts, 0 where it has none or they have several."""
-    return int(arm.partition(" ")[2]) if arm.partition(" ")[0] in (*COLOCATED, *SPLIT) else 0
+    length = arm.partition(" ")[2]
+    return int(length) if length.isdigit() else 0
 
 
 def rate(bench: Bench, arm: str, cell: str) -> float:
@@ -329,7 +330,7 @@ def went(bench: Bench, cell: str) -> tuple[float, float]:
 def words_on_hits(bench: Bench, cell: str, rounds: Rounds) -> str:
     """How often the worker was right about all that came, beside how often it could be."""
     hits, others = went(bench, cell)
-    could = hit_chance(rounds.acceptance, HEADLINE, 1)
+    could = hit_chance(rounds.acceptance, HEADLINE)
     word = "met" if hits >= HIT_SHARE * could else "missed"
     return (
         f"ahead {HEADLINE} went on as drafted in {hits:.2f} of asks, a prepared way in "

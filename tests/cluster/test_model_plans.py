@@ -45,7 +45,7 @@ def test_ahead_a_miss_is_paid_in_full() -> None:
     """h = 0.8^4 = 0.41 of the rounds wait 16 ms, the others 192 ms, half a step and a reading."""
     made = model_round(profile(0.8), PAIR, AHEAD, 1, 3)
     hit = 0.8**4
-    assert hit_chance((0.8,) * 3, 3, 1) == pytest.approx(hit)
+    assert hit_chance((0.8,) * 3, 3) == pytest.approx(hit)
     assert made.tokens == pytest.approx(2.952)
     assert made.seconds == pytest.approx(0.240 + hit * 0.016 + (1 - hit) * MISS_S)
 
@@ -53,9 +53,12 @@ def test_ahead_a_miss_is_paid_in_full() -> None:
 def test_ahead_a_prepared_miss_is_a_hit() -> None:
     """Half of what 0.8^4 leaves was prepared for; of two sequences both have to be right."""
     hit = 0.8**4 + 0.5 * (1 - 0.8**4)
-    assert hit_chance((0.8,) * 3, 3, 2, 0.5) == pytest.approx(hit**2)
+    assert hit_chance((0.8,) * 3, 3, 0.5) == pytest.approx(hit)
     made = model_round(profile(0.8), replace(PAIR, prepared=0.5), AHEAD, 1, 3)
     assert made.seconds == pytest.approx(0.240 + hit * 0.016 + (1 - hit) * MISS_S)
+    both = model_round(profile(0.8), replace(PAIR, prepared=0.5), AHEAD, 2, 3)
+    anew = (1 - hit**2) * 3.5 + 2 * (1 - hit) * 0.15
+    assert both.seconds == pytest.approx(0.240 + hit**2 * 0.016 + anew * DRAFT_S)
 
 
 def test_more_hardware_for_the_verifier_may_be_worth_more_than_running_ahead() -> None:

@@ -14,6 +14,7 @@ from lines import MODEL, Lines
 from ray_release import PORTS, START_S, URL, rendered_here, started
 from redis_server import RedisServer
 from tiny_models import make_tiny_llama
+from waiting import until
 
 from cluster.leave import process_titles, replicas
 
@@ -63,14 +64,7 @@ def test_serve_deploy_serves_what_the_chart_renders(
         # The router, beside the head's proxy on this same machine, keeps `leave` waiting: 1.
         release.run("python", "-m", "cluster.leave", "15", ok=(0, 1))
         # Serve begins as late as the deadline allows, and ends by force what is not gone by then.
-        _until_no_verifiers()
-
-
-def _until_no_verifiers() -> None:
-    deadline_s = time.monotonic() + ENDING_S
-    while verifiers := _verifiers():
-        assert time.monotonic() < deadline_s, verifiers
-        time.sleep(0.2)
+        until(lambda: not _verifiers(), ENDING_S, poll_s=0.2)
 
 
 def _verifiers() -> list[str]:
